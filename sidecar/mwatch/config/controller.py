@@ -20,14 +20,12 @@ PollSeconds = Annotated[float, Meta(ge=1.0, le=60.0, description="1 to 60 second
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    namespace: str | None = None
-    """None: the one of the kubeconfig, or of the pod."""
+    namespace: str | None = None  # None: the one of the kubeconfig, or of the pod
     kubeconfig: str | None = None
     context: str | None = None
     port: Port = DEFAULT_PORT
     host: str = DEFAULT_HOST
-    policy: Path | None = None
-    """Thresholds of jobs that name no policy of their own."""
+    policy: Path | None = None  # Thresholds of jobs that name no policy of their own
     fleet: Path | None = None
     evidence: Path | None = None
     poll_seconds: PollSeconds = 5.0

@@ -35,8 +35,7 @@ class MaintenanceWindow(Struct, frozen=True, forbid_unknown_fields=True):
     """In it a stall may be the storage's or the network's own upkeep: nothing is restarted."""
 
     begin: TimeOfDay = field(name="from")
-    end: TimeOfDay = field(name="to")
-    """One that is not later than the begin is of the next day."""
+    end: TimeOfDay = field(name="to")  # One that is not later than the begin is of the next day
     days: Annotated[
         frozenset[Day], Meta(min_length=1, description=f"some of {', '.join(DAYS)}")
     ] = frozenset(DAYS)
@@ -60,8 +59,7 @@ def _minutes(time: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    acting: bool = True
-    """The one switch of this file; `mwatch pause --all` is the other."""
+    acting: bool = True  # The one switch of this file; `mwatch pause --all` is the other
     max_restarts_at_once: Positive = 2
     """Of whole gangs: a cluster that restarts everything at once recovers nothing."""
     recovery_seconds: Seconds = 900.0

@@ -36,8 +36,7 @@ _EXPECTED: dict[type, str] = {
     str: "a text in quotes",
     Path: "a path",
 }
-_FLAGS = {"yes": "true", "no": "false"}
-"""What msgspec does not read as a flag, and manifests have."""
+_FLAGS = {"yes": "true", "no": "false"}  # What msgspec does not read as a flag, and manifests have
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _HEADER = re.compile(r"\s*\[\[?([\w\s.\"'-]+)\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")

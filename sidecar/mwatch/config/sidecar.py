@@ -44,28 +44,22 @@ _REPLICA = re.compile(
 class SidecarSettings:
     dir: Path
     run: Name
-    pod: Name
-    """Also the name of its stream."""
+    pod: Name  # Also the name of its stream
     pod_uid: Name | None = None
     namespace: Name | None = None
     node: Name | None = None
-    host: str = DEFAULT_HOST
-    """All addresses of both families; without IPv6, those of IPv4."""
+    host: str = DEFAULT_HOST  # All addresses of both families; without IPv6, those of IPv4
     port: Port = DEFAULT_PORT
     save: Path | None = None
     policy: Path | None = None
     evidence: Path | None = None
     token_file: Path | None = None
-    mode: Literal["observe", "act"] | None = None
-    """Only reported: the controller acts."""
+    mode: Literal["observe", "act"] | None = None  # Only reported: the controller acts
     otlp_endpoint: Endpoint | None = None
-    tensorboard: Path | None = None
-    """Event files that the trainer writes."""
-    tensorboard_notes: Path | None = None
-    """Where ours are written."""
+    tensorboard: Path | None = None  # Event files that the trainer writes
+    tensorboard_notes: Path | None = None  # Where ours are written
     json_logs: bool = False
-    until_final: bool = False
-    """End when the wrapper reports that no attempt follows in this pod."""
+    until_final: bool = False  # End when the wrapper reports that no attempt follows in this pod
 
 
 _TYPES = loader.hints_of(SidecarSettings)

@@ -25,8 +25,7 @@ from mwatch.model.observation import Observed
 
 class Advice(NamedTuple):
     step: str
-    runbook: str | None
-    """A page of `runbooks/`, without `.md`."""
+    runbook: str | None  # A page of `runbooks/`, without `.md`
 
 
 _BY_CAUSE: dict[Cause, Advice] = {
@@ -107,15 +106,13 @@ MAX_LAST = 200
 @dataclass(slots=True)
 class Entry:
     at: float
-    kind: str
-    """`attempt`, `load`, `first-step`, `save`, `validation`, `exit`, `done` or `action`."""
+    kind: str  # `attempt`, `load`, `first-step`, `save`, `validation`, `exit`, `done` or `action`
     text: str
     attempt: int
     iteration: int | None = None
     file: str | None = None
     line: int | None = None
-    until: float | None = None
-    """Of several that are told as one: the last."""
+    until: float | None = None  # Of several that are told as one: the last
     count: int = 1
 
 

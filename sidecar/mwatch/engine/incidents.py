@@ -50,11 +50,9 @@ Key = tuple[int, str, Cause]
 class Symptom:
     """What one detector found of an incident."""
 
-    finding: Finding
-    """The newest."""
+    finding: Finding  # The newest
     detected_at: float
-    since: float
-    """When it was found this time."""
+    since: float  # When it was found this time
     closed_at: float | None = None
     times: int = 1
 
@@ -63,26 +61,19 @@ class Symptom:
 class Incident:
     """One thing that went wrong in one attempt, however many detectors found it, and how often."""
 
-    number: int
-    """From 1, in the order of their detection."""
-    id: str
-    """The name of its folder; of the cause that it was first found with."""
+    number: int  # From 1, in the order of their detection
+    id: str  # The name of its folder; of the cause that it was first found with
     attempt: int
     detected_at: float
-    symptoms: list[Symptom]
-    """At least one: one for each detector and cause, the first found first."""
-    fault_at: float | None = None
-    """The first bad sign."""
-    decision: Decision | None = None
-    """The newest that rests on it, or the one that was acted on."""
+    symptoms: list[Symptom]  # At least one: one for each detector and cause, the first found first
+    fault_at: float | None = None  # The first bad sign
+    decision: Decision | None = None  # The newest that rests on it, or the one that was acted on
     decided_at: float | None = None
     acted_at: float | None = None
-    is_carried_out: bool = False
-    """False: mwatch has not acted, or only observes and would have."""
+    is_carried_out: bool = False  # False: mwatch has not acted, or only observes and would have
     reached: int | None = None
     """The iteration that its attempt had reached, once it was acted on or the attempt ended."""
-    first_new_at: float | None = None
-    """A later attempt has passed `reached`, with good numbers."""
+    first_new_at: float | None = None  # A later attempt has passed `reached`, with good numbers
     awaits_recovery: bool = False
     """Its attempt has ended, by it or by the action, and training is not yet past `reached`."""
     is_over: bool = False

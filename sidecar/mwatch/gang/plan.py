@@ -132,23 +132,17 @@ class GangFacts:
 
     pods: tuple[KubePod, ...]
     view_age_seconds: float | None
-    nodes: tuple[KubeNode, ...] | None = None
-    """None: we have no right to see them."""
+    nodes: tuple[KubeNode, ...] | None = None  # None: we have no right to see them
     quotas: tuple[KubeQuota, ...] | None = None
     workload: KubeWorkload | None = None
-    can_in_place: bool = False
-    """Every pod's wrapper has said that it would."""
-    avoid: frozenset[str] = frozenset()
-    """Nodes that the new gang shall not be on."""
-    is_asked: bool = False
-    """By a person, who may also restart a job that mwatch only observes."""
-    blamed: str = ""
-    """UID of the pod to blame, where one is."""
+    can_in_place: bool = False  # Every pod's wrapper has said that it would
+    avoid: frozenset[str] = frozenset()  # Nodes that the new gang shall not be on
+    is_asked: bool = False  # By a person, who may also restart a job that mwatch only observes
+    blamed: str = ""  # UID of the pod to blame, where one is
     unused: frozenset[str] = frozenset()
     """Names of pods that came later, and wait for their first attempt: they can stay."""
     max_view_age_seconds: float = 30.0
-    now: float = 0.0
-    """Seconds since 1970: a pause may have ended."""
+    now: float = 0.0  # Seconds since 1970: a pause may have ended
 
 
 def plan(job: KubeJob, facts: GangFacts) -> GangPlan | GangRefusal:

@@ -35,29 +35,23 @@ from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState, c
 @dataclass(frozen=True, slots=True)
 class GangLimits:
     deletes_at_once: int = 16
-    lost_node_seconds: float = 300.0
-    """A node that is NotReady for so long is taken for gone."""
+    lost_node_seconds: float = 300.0  # A node that is NotReady for so long is taken for gone
     fail_one_seconds: float = 60.0
     """A JobSet that has not begun to take its pods away by then is not going to."""
-    look_seconds: float = 1.0
-    """Between two looks at what is left; then longer and longer."""
+    look_seconds: float = 1.0  # Between two looks at what is left; then longer and longer
     longest_look_seconds: float = 5.0
 
 
 class GangProgress(StrEnum):
     DONE = "done"
-    WAITING = "waiting"
-    """For old pods to be gone; call again."""
-    NOT_LEADER = "not-leader"
-    """Another one goes on with it."""
+    WAITING = "waiting"  # For old pods to be gone; call again
+    NOT_LEADER = "not-leader"  # Another one goes on with it
 
 
 class Advance(NamedTuple):
     progress: GangProgress
-    left: int
-    """Old pods that are still there."""
-    deleted: int
-    """By this call."""
+    left: int  # Old pods that are still there
+    deleted: int  # By this call
     text: str = ""
 
 

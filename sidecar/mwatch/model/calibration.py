@@ -108,8 +108,7 @@ class Sample:
 MAX_DURATIONS = 64
 MAX_STEPS = 512
 MAX_RECENT = 64
-MAX_SHAPES = 8
-"""Layouts that are kept: an elastic job comes back to the sizes that it had."""
+MAX_SHAPES = 8  # Layouts that are kept: an elastic job comes back to the sizes that it had
 _FEW_LINES = 3  # are enough if each is the mean of many steps
 _MANY_ITERATIONS = 100
 _SOME_LINES = 8
@@ -139,19 +138,14 @@ class Calibration:
     recent: Sample = field(default_factory=lambda: Sample(MAX_RECENT))
     """Steps at the current batch size, without slow ones: a job that stays slow does not become
     usual."""
-    recent_iterations: int = 0
-    """That they speak for, and those before them."""
+    recent_iterations: int = 0  # That they speak for, and those before them
     _recent_lines: int = 0
-    best_step: float | None = None
-    """Median of `recent`; None while they are too few."""
+    best_step: float | None = None  # Median of `recent`; None while they are too few
     best_spread: float = 0.0
-    batch_size: int | None = None
-    """That the times are of."""
+    batch_size: int | None = None  # That the times are of
     log_interval: int | None = None
-    seen: tuple[object, ...] = ()
-    """What had happened by the last line; not kept."""
-    disturbed: int = 0
-    """Lines in a row that had a save or an evaluation inside; not kept."""
+    seen: tuple[object, ...] = ()  # What had happened by the last line; not kept
+    disturbed: int = 0  # Lines in a row that had a save or an evaluation inside; not kept
     others: dict[str, Calibration] = field(default_factory=dict)
     """What was learnt in other layouts, by their keys, the newest last."""
 

@@ -18,10 +18,8 @@ from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.observation import StoredCheckpoints
 from mwatch.model.snapshot.pod import PodFacts
 
-Path = tuple[str | int, ...]
-"""Of a value in a document: keys, and numbers in lists."""
-Tree = Mapping[str, Any]
-"""A part of a manifest."""
+Path = tuple[str | int, ...]  # Of a value in a document: keys, and numbers in lists
+Tree = Mapping[str, Any]  # A part of a manifest
 
 
 class OtherObject(NamedTuple):
@@ -38,19 +36,14 @@ class Replica:
     """One kind of pods of the job: `Master`, `Worker`, a replicated job of a JobSet."""
 
     name: str
-    path: Path
-    """Of its pod template."""
-    count: int | None
-    """Pods; None: not a number in the text."""
+    path: Path  # Of its pod template
+    count: int | None  # Pods; None: not a number in the text
     restart_policy: str | None
-    pod: Tree
-    """The pod's `spec`."""
+    pod: Tree  # The pod's `spec`
     pod_labels: Tree
-    container: Tree | None
-    """The one that trains; None: it cannot be told."""
+    container: Tree | None  # The one that trains; None: it cannot be told
     container_path: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """Literal values of the container."""
+    environment: Mapping[str, str] = field(default_factory=dict)  # Literal values of the container
     words: tuple[str, ...] = ()
     """Command and arguments, one after the other, without our own prefix."""
     scripts: tuple[str, ...] = ()
@@ -72,11 +65,9 @@ class Workload:
     kind: str
     name: str
     namespace: str | None
-    content: Tree
-    """The whole object."""
+    content: Tree  # The whole object
     replicas: tuple[Replica, ...]
-    others: tuple[OtherObject, ...] = ()
-    """What else is in the stream."""
+    others: tuple[OtherObject, ...] = ()  # What else is in the stream
     lines: Mapping[Path, int] = field(default_factory=dict)
     """Where each key stands in the file, from 1."""
 
@@ -125,8 +116,7 @@ class Claim(NamedTuple):
 
     name: str
     storage_class: str
-    reclaim: str
-    """`Delete`, `Retain`; empty: not known."""
+    reclaim: str  # `Delete`, `Retain`; empty: not known
 
 
 class KeptFields(NamedTuple):
@@ -141,45 +131,36 @@ class JobProgress(NamedTuple):
 
     iteration: int | None = None
     total_iterations: int | None = None
-    line_at: float | None = None
-    """When the last iteration line was printed."""
-    line_seconds: float | None = None
-    """Usual time between two of them."""
-    line_pods: tuple[str, ...] = ()
-    """That print them: the last rank's."""
-    read_pods: int = 0
-    """Whose log or sidecar was read."""
+    line_at: float | None = None  # When the last iteration line was printed
+    line_seconds: float | None = None  # Usual time between two of them
+    line_pods: tuple[str, ...] = ()  # That print them: the last rank's
+    read_pods: int = 0  # Whose log or sidecar was read
     step_seconds: float | None = None
     save_interval: int | None = None
     world_size: int | None = None
     attempts: int = 0
     is_done: bool = False
-    asked_to_end: bool = False
-    """An exit that the user gave the trainer."""
-    random_start: str = ""
-    """The newest attempt began with random weights: what it printed."""
+    asked_to_end: bool = False  # An exit that the user gave the trainer
+    random_start: str = ""  # The newest attempt began with random weights: what it printed
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     facts: KubeFacts
-    workload: Workload
-    """The object as the API server has it."""
+    workload: Workload  # The object as the API server has it
     applied: Workload | None = None
     """As somebody gave it to kubectl: what the API server dropped is still in there."""
     progress: JobProgress = field(default_factory=JobProgress)
     rendezvous: Mapping[str, str] = field(default_factory=dict)
     """RDZV_ID by pod, where a pod has one."""
-    pods: Mapping[str, PodFacts] = field(default_factory=dict)
-    """By pod whose sidecar answered."""
+    pods: Mapping[str, PodFacts] = field(default_factory=dict)  # By pod whose sidecar answered
     stored: StoredCheckpoints | None = None
     arguments: Mapping[str, str | None] = field(default_factory=dict)
     """Of the trainer as it runs: by its command line, or as it printed them."""
     lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Arguments with several values: the data paths."""
     claims: tuple[Claim, ...] | None = None
-    services: tuple[str, ...] | None = None
-    """Names in the namespace."""
+    services: tuple[str, ...] | None = None  # Names in the namespace
     kept: KeptFields | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
     """Why something could not be looked at."""
@@ -189,8 +170,7 @@ class Running:
 
 
 class CheckLevel(StrEnum):
-    ERROR = "error"
-    """The job will not start, or will not come back."""
+    ERROR = "error"  # The job will not start, or will not come back
     WARNING = "warning"
     INFO = "info"
 
@@ -198,19 +178,16 @@ class CheckLevel(StrEnum):
 class CheckHit(NamedTuple):
     """What a check yields; its name and level come from the check."""
 
-    path: Path
-    """Where in the manifest."""
+    path: Path  # Where in the manifest
     what: str
     fix: str
-    level: CheckLevel | None = None
-    """Where it differs from the check's own."""
+    level: CheckLevel | None = None  # Where it differs from the check's own
 
 
 class Check(NamedTuple):
     id: str
     level: CheckLevel
-    about: str
-    """One line for people: what is looked at."""
+    about: str  # One line for people: what is looked at
     look: Callable[[Workload], Iterator[CheckHit]]
 
 

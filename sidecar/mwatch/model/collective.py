@@ -18,24 +18,17 @@ from mwatch.model.observation import SignState
 class Operation(NamedTuple):
     """One call of a collective, or of a send or receive, as one rank recorded it."""
 
-    record: int
-    """Its place in the rank's own order."""
-    group: str
-    """The name of the process group, which its members share."""
-    number: int
-    """Counted in the group: the same on all members for a collective, not for a send."""
-    kind: str
-    """`all_reduce`, `send`, `coalesced`, …: without the library's name."""
+    record: int  # Its place in the rank's own order
+    group: str  # The name of the process group, which its members share
+    number: int  # Counted in the group: the same on all members for a collective, not for a send
+    kind: str  # `all_reduce`, `send`, `coalesced`, …: without the library's name
     peer: tuple[int, int] | None
     """Of a send or receive: from and to, as places in the group. None for a collective."""
-    shape: str
-    """Sizes and types of its tensors, in words; two equal texts are equal shapes."""
+    shape: str  # Sizes and types of its tensors, in words; two equal texts are equal shapes
     is_done: bool
-    may_have_failed: bool
-    """It is over, and the library (gloo) does not record whether it went well."""
+    may_have_failed: bool  # It is over, and the library (gloo) does not record whether it went well
     is_started: bool
-    at: float | None
-    """When it was handed over: seconds since 1970, by the rank's clock."""
+    at: float | None  # When it was handed over: seconds since 1970, by the rank's clock
     timeout_seconds: float | None
 
     @property
@@ -50,10 +43,8 @@ class GroupSeen(NamedTuple):
     description: str
     ranks: tuple[int, ...] | None
     """Global ranks in the order of the group; None: not recorded (gloo)."""
-    first: int
-    """The number of the oldest collective that is still in the recording; 0: none is."""
-    last: int
-    """Of the newest."""
+    first: int  # The number of the oldest collective that is still in the recording; 0: none is
+    last: int  # Of the newest
     has_p2p: bool
 
 
@@ -65,8 +56,7 @@ class Dump(NamedTuple):
     groups: Mapping[str, GroupSeen]
     operations: tuple[Operation, ...]
     """The newest ones, and every one that is not over; oldest first."""
-    has_wrapped: bool
-    """Older operations have been overwritten."""
+    has_wrapped: bool  # Older operations have been overwritten
 
     @property
     def last_at(self) -> float | None:
@@ -86,11 +76,9 @@ class BlamedRank(NamedTuple):
     """A rank that others wait for, and which waits for nobody itself."""
 
     rank: int
-    state: SignState
-    """NEVER_JOINED, STUCK, OUT_OF_STEP; STOPPED: it left no dump."""
+    state: SignState  # NEVER_JOINED, STUCK, OUT_OF_STEP; STOPPED: it left no dump
     text: str
-    waiting: int
-    """How many ranks wait for it, at whatever distance."""
+    waiting: int  # How many ranks wait for it, at whatever distance
     confidence: float
     coordinates: Mapping[str, int] = MappingProxyType({})
     """Its places in the parallel groups (`tp`, `pp`, `dp`, …), where the recordings tell."""
@@ -100,8 +88,7 @@ class RankPlace(NamedTuple):
     """Where one rank stands."""
 
     rank: int
-    state: SignState
-    """STUCK: it waits in an operation. UNKNOWN: it waits in none, or left no dump."""
+    state: SignState  # STUCK: it waits in an operation. UNKNOWN: it waits in none, or left no dump.
     text: str
     waits_for: tuple[int, ...]
 
@@ -130,10 +117,7 @@ class Analysis(NamedTuple):
     chain_ranks: tuple[int, ...]
     ranks: Mapping[int, RankPlace]
     groups: tuple[GroupPlace, ...]
-    missing: tuple[int, ...]
-    """Ranks that are known to exist and left no dump that can be read."""
-    since: float | None
-    """When the first of those who wait began to wait."""
-    last_at: float | None
-    """The newest moment that any recording knows."""
+    missing: tuple[int, ...]  # Ranks that are known to exist and left no dump that can be read
+    since: float | None  # When the first of those who wait began to wait
+    last_at: float | None  # The newest moment that any recording knows
     notes: tuple[str, ...] = ()

@@ -49,8 +49,7 @@ class Decision:
     """Checkpoints of this iteration and later ones are not to be trusted."""
     avoid_node: bool = False
     spends_budget: bool = True
-    proposal: str | None = None
-    """What a person may want to do, such as a flag to add."""
+    proposal: str | None = None  # What a person may want to do, such as a flag to add
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,7 @@ class Act:
     cause: Cause
     fingerprint: str = ""
     resume_from: int | None = None
-    iteration: int | None = None
-    """The furthest iteration that the attempt reached."""
+    iteration: int | None = None  # The furthest iteration that the attempt reached
     spends_budget: bool = True
     first_bad: int | None = None
     """Of a rollback: the iteration that the numbers were first bad at; None: no rollback."""

@@ -251,15 +251,12 @@ def event_name(kind: type[Event]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StepLines:
-    events: Sequence[Iteration]
-    """The same lines, one by one; none is the first of its process."""
+    events: Sequence[Iteration]  # The same lines, one by one; none is the first of its process
     steady: Iteration
     """What all lines share. Of the fields that have columns here it tells nothing."""
-    iterations: Sequence[int]
-    """Each larger than the one before by what the line covers."""
+    iterations: Sequence[int]  # Each larger than the one before by what the line covers
     covers: Sequence[int]
-    numbers: Sequence[int]
-    """Of the lines in the file; there may be more than there are lines here."""
+    numbers: Sequence[int]  # Of the lines in the file; there may be more than there are lines here
     stamps: Sequence[str] | None
     losses: Mapping[str, Sequence[float]]
     varying: Mapping[str, Sequence[float]]

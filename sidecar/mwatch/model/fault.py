@@ -55,5 +55,4 @@ class CatalogueEntry:
     source: str
     examples: tuple[str, ...]
     xid: int | None
-    origin: str
-    """`file:line` of the entry, for error messages and `mwatch faults ID`."""
+    origin: str  # `file:line` of the entry, for error messages and `mwatch faults ID`

@@ -26,10 +26,8 @@ MAX_EVIDENCE = 8
 
 class Severity(StrEnum):
     INFO = "info"
-    WARNING = "warning"
-    """Somebody should look: a ticket."""
-    CRITICAL = "critical"
-    """The run is lost or losing: a page."""
+    WARNING = "warning"  # Somebody should look: a ticket
+    CRITICAL = "critical"  # The run is lost or losing: a page
 
 
 class Cause(StrEnum):
@@ -45,8 +43,7 @@ class Cause(StrEnum):
     CRASH = "crash"
     FINISHED_EARLY = "finished_early"
     HARDWARE = "hardware"
-    RERUN = "rerun"
-    """Exit 16: Megatron asks to be resumed, to tell a bad GPU from bad code."""
+    RERUN = "rerun"  # Exit 16: Megatron asks to be resumed, to tell a bad GPU from bad code
     NAN = "nan"
     LOSS_SCALE_COLLAPSE = "loss_scale_collapse"
     LOSS_SPIKE = "loss_spike"
@@ -118,18 +115,15 @@ class Finding:
     detector: str
     cause: Cause
     severity: Severity
-    summary: str
-    """One sentence for the on-call."""
+    summary: str  # One sentence for the on-call
     since_time: float | None = None
-    since_iteration: int | None = None
-    """The first iteration that the first bad line covers."""
+    since_iteration: int | None = None  # The first iteration that the first bad line covers
     confidence: float = 1.0
     culprit: Culprit | None = None
     evidence: tuple[Evidence, ...] = ()
     cannot_heal: bool = False
     """Proof that waiting is useless: process dead or stopped, fatal Xid, never joined, desync."""
-    fault: str | None = None
-    """Catalogue entry that names the root cause."""
+    fault: str | None = None  # Catalogue entry that names the root cause
     fingerprint: str = ""
     """Equal when the same thing happens again in another attempt; no numbers, ranks or times."""
 
@@ -139,8 +133,7 @@ class Detector(NamedTuple):
     needs: frozenset[Source]
     """Any one of these must be up, else there is no verdict; empty: sees for itself."""
     detect: Callable[[Job, Settings], list[Finding]]
-    runbook: str
-    """File name of the page in `runbooks/`, without `.md`."""
+    runbook: str  # File name of the page in `runbooks/`, without `.md`
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +142,7 @@ class Verdict:
 
     cause: Cause
     summary: str
-    since_iteration: int | None = None
-    """The first iteration that the first bad line covers."""
+    since_iteration: int | None = None  # The first iteration that the first bad line covers
     since_time: float | None = None
     culprit: Culprit | None = None
-    confidence: float = 1.0
-    """From 0 (nothing was seen) to 1."""
+    confidence: float = 1.0  # From 0 (nothing was seen) to 1

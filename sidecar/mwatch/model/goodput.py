@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the wall time of a job went, over all its attempts. The parts add up to the whole.
 
-`GoodputLedger` holds the time that is accounted for: up to the last iteration line, the last
-change of phase, or the end of an attempt. The time since then is open. `state.goodput` reads it
-at any moment as `TimeSpent`, without a change to the ledger.
+`GoodputLedger` holds the booked time: up to the last iteration line, phase change or end of an
+attempt. The time since then is open; `state.goodput` classifies it at any moment as `TimeSpent`.
 """
 
 from __future__ import annotations
@@ -23,25 +22,18 @@ class Spent(StrEnum):
     QUEUED = "queued"
     STARTING = "starting"
     LOADING = "loading"
-    FIRST_STEP = "first_step"
-    """What the first step of a process takes above a usual one."""
-    TRAINING = "training"
-    """The only good part: sound iterations, done for the first time, at usual speed."""
+    FIRST_STEP = "first_step"  # what the first step of a process takes above a usual one
+    TRAINING = "training"  # the only good part: sound iterations, not repeated, at usual speed
     SAVING = "saving"
     EVALUATING = "evaluating"
     HANG_UNDETECTED = "hang_undetected"
     DETECTING = "detecting"
     WAITING_TO_ACT = "waiting_to_act"
-    RESTARTING = "restarting"
-    """From the end of an attempt, or the error that ends it, to the first word of the next."""
-    RECOMPUTED = "recomputed"
-    """Iterations that an earlier attempt had done."""
-    BAD_STEPS = "bad_steps"
-    """Iterations that trained nothing: the loss was NaN or infinite, or the update was skipped."""
-    SLOW = "slow"
-    """What steps took above the usual."""
-    IDLE = "idle"
-    """Nobody can tell: a gap that nothing explains, or the time after training was done."""
+    RESTARTING = "restarting"  # from the end of an attempt, or its error, to the next one
+    RECOMPUTED = "recomputed"  # iterations that an earlier attempt had done
+    BAD_STEPS = "bad_steps"  # iterations with a NaN or infinite loss, or a skipped update
+    SLOW = "slow"  # what steps took above the usual
+    IDLE = "idle"  # unexplained, or after training was done
 
 
 Parts = dict[Spent, float]
@@ -53,8 +45,6 @@ def nothing() -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class TimeSpent:
-    """All wall time of a job up to one moment."""
-
     seconds: Mapping[Spent, float] = field(default_factory=nothing)
     gpu_seconds: Mapping[Spent, float] = field(default_factory=nothing)
     """Weighted by the world size that was known then; 1 while none was ever known."""
@@ -70,15 +60,12 @@ class TimeSpent:
         return self.seconds[Spent.TRAINING] / wall if wall > 0 else None
 
     def raised(self, highest: MonotonicCounters, job: str = "") -> Parts:
-        """The seconds as counters: time booked anew as something else does not make one fall."""
+        """The seconds as counters, which do not fall when time is reclassified."""
         return {spent: highest.raised(job, spent, each) for spent, each in self.seconds.items()}
 
 
 class StepShares(NamedTuple):
-    """How much of a few steps was something else than good."""
-
-    redone: float = 0.0
-    """Of the sound iterations: those that had been done before."""
+    redone: float = 0.0  # share of the sound iterations that had been done before
     bad: float = 0.0
 
     @property
@@ -92,43 +79,39 @@ class BookedStall(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The phase that ended with the news that steps are done: a line of that very moment tells
-    how much of it was steps."""
+    """A phase that ended because steps were done: a line of the same moment has their time."""
 
     spent: Spent
     ended_at: float
 
 
 class Unjudged(NamedTuple):
-    """Steps that were booked before anybody knew how long a usual step takes."""
+    """Steps that were booked before the usual step was known."""
 
     iterations: int
-    booked_as: Spent
-    """FIRST_STEP or TRAINING."""
-    above_is: Spent
-    """What is above the usual: FIRST_STEP or SLOW."""
+    booked_as: Spent  # FIRST_STEP or TRAINING
+    above_is: Spent  # what is above the usual: FIRST_STEP or SLOW
     seconds: float
     shares: StepShares
     batch_size: int | None
 
 
 class Guess(NamedTuple):
-    """Steps that were told apart by a guess, for too few lines have shown the pace yet: what was
-    moved is moved back when they do."""
+    """Steps classified by a guess after few lines: the moves are undone once the pace is known."""
 
     steps: list[Unjudged]
     moved: list[tuple[Spent, Spent, float]]
 
 
 class UnknownReach(NamedTuple):
-    """An attempt worked for so long after its last line, at a pace that nobody knew."""
+    """How long an attempt worked after its last line, at an unknown pace."""
 
     reported: float
     seconds: float
 
 
 class BookedSpan(NamedTuple):
-    """A save or an evaluation that has ended; as long as nothing: nobody said how long."""
+    """A save or an evaluation that has ended; of length 0 if its length is unknown."""
 
     spent: Spent
     begin: float
@@ -137,12 +120,11 @@ class BookedSpan(NamedTuple):
 
 @dataclass(slots=True)
 class Open:
-    """What has happened since the last booked moment."""
+    """What happened since the last booked moment."""
 
     phase: JobPhase = JobPhase.STARTING
     phase_began: float = 0.0
-    spans: list[BookedSpan] = field(default_factory=list)
-    """With their times: a line may come later than the save that followed it."""
+    spans: list[BookedSpan] = field(default_factory=list)  # a line may be later than its save
     evaluations: int = 0
     head: Head | None = None
     stall: BookedStall | None = None
@@ -150,80 +132,62 @@ class Open:
 
 @dataclass(slots=True)
 class StepPace:
-    """How the job gets on, to tell what time without a line was."""
+    """The pace of the job, to classify time without a line."""
 
-    step_seconds: float | None = None
-    """The smaller of the two newest lines."""
+    step_seconds: float | None = None  # the smaller of the two newest lines
     newest_seconds: float | None = None
-    interval: int | None = None
-    """Iterations from line to line."""
+    interval: int | None = None  # iterations from line to line
     owed: float = 0.0
-    """Training that lines have told of and that had no room in the time since the line before:
-    stamps are cut to seconds, and lines wait in buffers."""
-    furthest: float = 0.0
-    """Iteration that was reached by sound steps, as lines show or as the time allows."""
-    redone_until: float = 0.0
-    """Iterations up to here were done by earlier attempts."""
-    unjudged: list[Unjudged] = field(default_factory=list)
-    """A few; what is too much stays as it was booked."""
+    """Printed seconds of steps that had no room since the line before: stamps are cut to seconds,
+    and lines wait in buffers."""
+    furthest: float = 0.0  # iteration reached by sound steps, by lines or by time
+    redone_until: float = 0.0  # iterations up to here were done by earlier attempts
+    unjudged: list[Unjudged] = field(default_factory=list)  # bounded; the rest stays as booked
     guess: Guess | None = None
     unknown_reach: UnknownReach | None = None
-    first_step_seconds: float = 0.0
-    """Booked for the first step of this attempt, before its first line."""
-    spare: Parts = field(default_factory=dict)
-    """What may turn out to be training: lines that tell of it may still wait in a buffer."""
-    unobserved_seconds: float = 0.0
-    """Likely worked on between the last word of an attempt and its end, which nobody saw."""
-    loss_name: str | None = None
-    """Of the loss that lines print. Megatron leaves out a mean that is NaN."""
-    is_bad: bool = False
-    """The last line holds no sound iteration."""
+    first_step_seconds: float = 0.0  # booked before the first line of this attempt
+    spare: Parts = field(default_factory=dict)  # may be training: its lines may be in a buffer
+    unobserved_seconds: float = 0.0  # likely worked between the last line and an unobserved end
+    loss_name: str | None = None  # of the printed loss; Megatron leaves out a mean that is NaN
+    is_bad: bool = False  # the last line has no sound iteration
     slow_lines: int = 0
     slow_iterations: float = 0
-    is_slow: bool = False
-    """The last line was."""
-    slow_seconds: float = 0.0
-    """Of lines in a row that may be the begin of a slow time, or chance."""
+    is_slow: bool = False  # the last line was slow
+    slow_seconds: float = 0.0  # of lines in a row that may begin a slow time, or be chance
 
     def start_over(self) -> None:
-        """A new attempt: what went on in the last one is over."""
+        """Forget what belongs to the last attempt."""
         self.redone_until = self.furthest
-        self.is_bad = False
-        self.owed = self.first_step_seconds = 0.0
+        self.is_bad = self.is_slow = False
+        self.owed = self.first_step_seconds = self.slow_seconds = 0.0
         self.spare = {}
         self.slow_lines = self.slow_iterations = 0
-        self.is_slow = False
-        self.slow_seconds = 0.0
 
 
 @dataclass(slots=True)
 class GoodputLedger:
     started_at: float | None = None
     booked: Parts = field(default_factory=nothing)
-    """Time up to `booked_at`. Rarely a little of it turns out to be something else: what steps
-    were first steps or slow, and lines that were late."""
+    """Time up to `booked_at`; late lines and later judgements move a little of it."""
     booked_gpu: Parts = field(default_factory=nothing)
     booked_at: float = 0.0
     world_size: int | None = None
-    is_closed: bool = False
-    """The attempt is over, and the next has not begun."""
-    is_over: bool = False
-    """Training is done: from here on no time passes for the job."""
+    is_closed: bool = False  # The attempt is over, and the next has not begun
+    is_over: bool = False  # Training is done: from here on no time passes for the job
     open: Open = field(default_factory=Open)
     pace: StepPace = field(default_factory=StepPace)
     slow_ratio: float = SlowSettings().ratio
 
     @property
     def guessed_seconds(self) -> float:
-        """Of which nobody can tell yet what was steps and what the first step: the job has not
-        shown its pace in more than a few lines."""
+        """Seconds attributed by estimate: few lines have shown the pace yet."""
         return sum(each.seconds for each in self.pace.guess.steps) if self.pace.guess else 0.0
 
     def begin(self, at: float) -> None:
         self.started_at = self.booked_at = at
 
     def weigh(self, world_size: int | None) -> None:
-        """What was booked before the size was known was time of that many GPUs too."""
+        """Set the world size, also for what was booked before it was known."""
         if world_size is None or world_size < 1 or world_size == self.world_size:
             return
         if self.world_size is None:
@@ -231,7 +195,7 @@ class GoodputLedger:
         self.world_size = world_size
 
     def book(self, parts: Mapping[Spent, float], until: float) -> None:
-        """`parts` is how the time from `booked_at` to `until` was spent, all of it."""
+        """Book all of the time from `booked_at` to `until`."""
         weight = self.world_size or 1
         for spent, seconds in parts.items():
             self.booked[spent] += seconds
@@ -239,7 +203,7 @@ class GoodputLedger:
         self.booked_at = until
 
     def move(self, source: Spent, target: Spent, seconds: float) -> None:
-        """What had been booked as `source` has turned out to be `target`."""
+        """Reclassify booked time."""
         seconds = min(seconds, self.booked[source])
         share = seconds / self.booked[source] if self.booked[source] > 0 else 0.0
         weighed = self.booked_gpu[source] * share
@@ -248,7 +212,7 @@ class GoodputLedger:
             booked[target] += amount
 
     def with_open(self, parts: Mapping[Spent, float], world_size: int | None) -> TimeSpent:
-        """What is booked, and the open time as `parts`; changes nothing."""
+        """Return what is booked plus the open time as `parts`; changes nothing."""
         size = world_size if world_size and world_size > 0 else self.world_size
         if self.world_size is None:
             weighed = {spent: each * (size or 1) for spent, each in self.booked.items()}

@@ -22,8 +22,7 @@ from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.finding import Cause, Culprit, CulpritState, Finding
 
 VERSION = 1
-_LAST_SECOND = 253402300799.0
-"""Of the year 9999: a recorded log may claim any time."""
+_LAST_SECOND = 253402300799.0  # Of the year 9999: a recorded log may claim any time
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-a[0-9]{1,9}-[a-z-]{1,40}(?:-[0-9]{1,6})?", re.ASCII)
 
 
@@ -31,8 +30,7 @@ _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-a[0-9]{1,9}-[a-z-]{1,40}(?:-[0-9]{1,6})?",
 class IncidentTimes:
     """Seconds since 1970; None: not yet, or never."""
 
-    fault: float | None = None
-    """The first bad sign."""
+    fault: float | None = None  # The first bad sign
     detected: float | None = None
     decided: float | None = None
     acted: float | None = None
@@ -47,8 +45,7 @@ class SavedEvidence:
 
     folder: str
     files: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()
-    """What could not be had, each with the reason."""
+    missing: tuple[str, ...] = ()  # What could not be had, each with the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +59,17 @@ class IncidentRecord:
     detector: str
     fingerprint: str = ""
     culprit: Culprit | None = None
-    witnesses: tuple[Witness, ...] = ()
-    """For and against."""
+    witnesses: tuple[Witness, ...] = ()  # For and against
     first_bad_iteration: int | None = None
     action: Action = Action.NONE
-    is_carried_out: bool = False
-    """False: mwatch only observes, or there was nothing to do."""
+    is_carried_out: bool = False  # False: mwatch only observes, or there was nothing to do
     reason: str = ""
     resume_from: int | None = None
     resume_reason: str = ""
     times: IncidentTimes = field(default_factory=IncidentTimes)
     evidence: SavedEvidence | None = None
-    lost_iterations: int | None = None
-    """Done before, and to be done again."""
-    gpu_seconds: float | None = None
-    """From the fault to the first new iteration, times the ranks."""
+    lost_iterations: int | None = None  # Done before, and to be done again
+    gpu_seconds: float | None = None  # From the fault to the first new iteration, times the ranks
 
     def with_outcome(
         self, times: IncidentTimes, *, world_size: int | None, lost_iterations: int | None

@@ -80,20 +80,16 @@ class Step(NamedTuple):
 
     at: float
     iteration: int
-    covers: int
-    """Iterations that the averages speak for; at least 1."""
-    new: int
-    """Of these, how many no earlier line of the attempt has spoken for."""
-    seconds: float | None
-    """Of one iteration, as printed."""
+    covers: int  # Iterations that the averages speak for; at least 1
+    new: int  # Of these, how many no earlier line of the attempt has spoken for
+    seconds: float | None  # Of one iteration, as printed
     losses: Mapping[str, float]
     loss_scale: float | None
     grad_norm: float | None
     learning_rate: float | None
     consumed_samples: int | None
     batch_size: int | None
-    skipped: int
-    """Among the `new` iterations."""
+    skipped: int  # Among the `new` iterations
     skipped_printed: int
     nan: int
     throughput_tflops: float | None
@@ -154,13 +150,10 @@ class SignSeen(NamedTuple):
 @dataclass(slots=True)
 class RankState:
     rank: int
-    at: float
-    """When its probe last wrote."""
+    at: float  # When its probe last wrote
     iteration: int | None
-    moved_at: float
-    """When its iteration, phase or stack last changed."""
-    progressed_at: float
-    """When its iteration last changed."""
+    moved_at: float  # When its iteration, phase or stack last changed
+    progressed_at: float  # When its iteration last changed
     phase: str
     stack: str
     pid: int | None
@@ -174,8 +167,7 @@ class Save:
     iteration: int | None
     began_at: float
     is_async: bool
-    queued_at: float | None = None
-    """An asynchronous save was handed over: training goes on."""
+    queued_at: float | None = None  # An asynchronous save was handed over: training goes on
     is_first: bool = False
     file: str = ""
     line: int = 0
@@ -186,8 +178,7 @@ LoadState = Literal["unknown", "begun", "loaded", "random", "failed"]
 
 @dataclass(slots=True)
 class Attempt:
-    number: int
-    """From 1."""
+    number: int  # From 1
     started_at: float
     late_seconds: float = 0.0
     """Its command was started so long before that: nobody was there to see it."""
@@ -195,56 +186,43 @@ class Attempt:
     """Somebody who counts attempts gave it its number; else it is counted by what is seen."""
     phase: JobPhase = JobPhase.STARTING
     phase_since: float = 0.0
-    first_iteration: int | None = None
-    """The first iteration that this attempt did."""
-    iteration: int | None = None
-    """The last one it finished, as far as anybody told."""
-    progress_at: float = 0.0
-    """When the iteration last rose or the phase last changed."""
-    line_at: float | None = None
-    """When the last iteration line came."""
+    first_iteration: int | None = None  # The first iteration that this attempt did
+    iteration: int | None = None  # The last one it finished, as far as anybody told
+    progress_at: float = 0.0  # When the iteration last rose or the phase last changed
+    line_at: float | None = None  # When the last iteration line came
     best_before: int | None = None
     """The furthest iteration of the attempts before it: up to there it repeats."""
     resumed_from: int | None = None
     load: LoadState = "unknown"
-    load_iteration: int | None = None
-    """The checkpoint that it tried to load."""
+    load_iteration: int | None = None  # The checkpoint that it tried to load
     steps: deque[Step] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
     faults: list[FaultSeen] = field(default_factory=list)
     """The earliest ones, of which the root cause is one; what came after MAX_FAULTS is counted."""
     errors: list[ErrorSeen] = field(default_factory=list)
     dropped: int = 0
-    exit: ExitSeen | None = None
-    """The trainer said good-bye."""
-    is_done: bool = False
-    """`[after training is done]`, or the last iteration was reached."""
-    gone: dict[str, ProcessGone] = field(default_factory=dict)
-    """By stream: its command has ended."""
+    exit: ExitSeen | None = None  # The trainer said good-bye
+    is_done: bool = False  # `[after training is done]`, or the last iteration was reached
+    gone: dict[str, ProcessGone] = field(default_factory=dict)  # By stream: its command has ended
     ranks: dict[int, RankState] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
     """Streams that nobody can look at now: what their ranks do is not known."""
     signs: dict[tuple[SignSource, int | None, str], SignSeen] = field(default_factory=dict)
     """Newest word by source, rank and stream."""
-    save: Save | None = None
-    """Open: begun, and neither ended nor failed."""
+    save: Save | None = None  # Open: begun, and neither ended nor failed
     saves_done: int = 0
     last_save_at: float | None = None
-    skipped: int = 0
-    """True counters: the double count is taken out."""
+    skipped: int = 0  # True counters: the double count is taken out
     nan: int = 0
     straggler: Straggler | None = None
     evaluations: int = 0
-    evaluations_before: int = 0
-    """Of these, told before the last iteration line."""
-    evaluated_after: int | None = None
-    """Iteration that the last result of an evaluation named."""
+    evaluations_before: int = 0  # Of these, told before the last iteration line
+    evaluated_after: int | None = None  # Iteration that the last result of an evaluation named
     saw_evaluating: bool = False
     """Somebody told of an evaluation while it went on, since the last iteration line."""
     bad_validation_at: int | None = None
     """Iteration of the first validation that gave NaN or infinity."""
     ended_at: float | None = None
-    streams: set[str] = field(default_factory=set)
-    """That have said anything in this attempt."""
+    streams: set[str] = field(default_factory=set)  # That have said anything in this attempt
 
     @property
     def began_at(self) -> float:
@@ -267,18 +245,14 @@ class KnownCheckpoint:
     """From the log (saved, deleted), and from the folder where it can be seen."""
 
     iteration: int
-    saved_at: float | None = None
-    """When the log said that it was saved."""
-    attempt: int | None = None
-    """The attempt that wrote it."""
-    is_saved: bool = False
-    """The log said so: without sight of the folder this is the best there is."""
+    saved_at: float | None = None  # When the log said that it was saved
+    attempt: int | None = None  # The attempt that wrote it
+    is_saved: bool = False  # The log said so: without sight of the folder this is the best there is
     stored: str | None = None
     """State in the folder: `complete`, `unverified`, `incomplete`, `missing`; None: not seen."""
     stored_reason: str | None = None
     written_at: float | None = None
-    load_failed: bool = False
-    """An attempt tried to load it and could not."""
+    load_failed: bool = False  # An attempt tried to load it and could not
     is_abandoned: bool = False
 
     @property
@@ -298,8 +272,7 @@ class Stream:
     """One pod's view."""
 
     name: str
-    attempt: int = 0
-    """The attempt that it takes part in; events of a stream that lags are late."""
+    attempt: int = 0  # The attempt that it takes part in; events of a stream that lags are late
     last_iteration: int | None = None
     last_at: float | None = None
     prints_iterations: bool = False
@@ -310,8 +283,7 @@ class Stream:
 class Job:
     run: str
     catalogue: Mapping[str, CatalogueEntry]
-    now: float = 0.0
-    """The moment of the last observation or look."""
+    now: float = 0.0  # The moment of the last observation or look
     layout: Layout = field(default_factory=Layout)
     attempt: Attempt = field(default_factory=lambda: Attempt(1, 0.0))
     past: deque[Attempt] = field(default_factory=lambda: deque(maxlen=MAX_PAST_ATTEMPTS))
@@ -326,8 +298,7 @@ class Job:
     ledger: GoodputLedger = field(default_factory=GoodputLedger)
     sources: dict[Source, SourceStatus] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
-    has_started: bool = False
-    """Anything at all was seen."""
+    has_started: bool = False  # Anything at all was seen
 
     def sees(self, source: Source) -> bool:
         state = self.sources.get(source)

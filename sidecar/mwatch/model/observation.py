@@ -16,8 +16,7 @@ from msgspec import Struct
 
 from mwatch.model.event import Event
 
-HERE = "local"
-"""The stream of a run on this machine, which has no pods."""
+HERE = "local"  # The stream of a run on this machine, which has no pods
 
 
 class Beat(NamedTuple):
@@ -30,10 +29,8 @@ class Beat(NamedTuple):
     rank: int
     world_size: int | None
     iteration: int | None
-    phase: str
-    """A value of JobPhase, or `collective`, `data`, `compute` while training."""
-    stack: str
-    """A hash of the main thread's stack: it changes as long as the thread moves."""
+    phase: str  # A value of JobPhase, or `collective`, `data`, `compute` while training
+    stack: str  # A hash of the main thread's stack: it changes as long as the thread moves
     pid: int | None
     attempt: int | None
 
@@ -52,18 +49,14 @@ class SignSource(StrEnum):
 
 class SignState(StrEnum):
     MOVING = "moving"
-    FLAT = "flat"
-    """Nothing moves: frozen counts, flat power or tensor activity, no CPU time."""
+    FLAT = "flat"  # Nothing moves: frozen counts, flat power or tensor activity, no CPU time
     STOPPED = "stopped"
     DEAD = "dead"
     NEVER_JOINED = "never_joined"
-    STUCK = "stuck"
-    """Joined the collective and does not come out of it."""
+    STUCK = "stuck"  # Joined the collective and does not come out of it
     BEHIND = "behind"
-    OUT_OF_STEP = "out_of_step"
-    """In another collective than its group: it cannot heal."""
-    ALL_EQUAL = "all_equal"
-    """Every rank is in the same place: look at the fabric or the storage."""
+    OUT_OF_STEP = "out_of_step"  # In another collective than its group: it cannot heal
+    ALL_EQUAL = "all_equal"  # Every rank is in the same place: look at the fabric or the storage
     UNKNOWN = "unknown"
 
 
@@ -72,8 +65,7 @@ class Sign(NamedTuple):
 
     source: SignSource
     state: SignState
-    rank: int | None
-    """None: the whole job, or the whole pod of the stream."""
+    rank: int | None  # None: the whole job, or the whole pod of the stream
     text: str
 
 
@@ -82,8 +74,7 @@ class ProcessExit(NamedTuple):
 
     exit_code: int | None
     signal: str | None
-    reason: str | None
-    """`OOMKilled`, `Evicted`, `Preempted`, `deleted`… where somebody said so."""
+    reason: str | None  # `OOMKilled`, `Evicted`, `Preempted`, `deleted`… where somebody said so
 
 
 class AttemptStart(NamedTuple):
@@ -98,8 +89,7 @@ class AttemptStart(NamedTuple):
 
 class StoredCheckpoint(Struct, frozen=True):
     iteration: int
-    state: str
-    """`complete`, `unverified` or `incomplete`: see `mwatch_trainer.checkpoint.listing`."""
+    state: str  # `complete`, `unverified` or `incomplete`: see `mwatch_trainer.checkpoint.listing`
     reason: str | None = None
     size_bytes: int | None = None
     written_at: float | None = None

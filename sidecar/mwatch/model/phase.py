@@ -18,8 +18,7 @@ class JobPhase(StrEnum):
     ASYNC_FINALIZE = "async-finalize"
     EVALUATING = "evaluating"
     STOPPING = "stopping"
-    ENDED = "ended"
-    """The attempt is over: the trainer said so, or its processes are gone."""
+    ENDED = "ended"  # The attempt is over: the trainer said so, or its processes are gone
 
 
 class DeadlineSlot(StrEnum):

@@ -24,8 +24,7 @@ Count = Annotated[int, Meta(ge=0, le=10**9, description="a whole number from 0 t
 
 @dataclass(frozen=True, slots=True)
 class DeadlineSettings:
-    default_seconds: Seconds
-    """Before this job has shown how long it takes."""
+    default_seconds: Seconds  # Before this job has shown how long it takes
     factor: Factor
     floor_seconds: Seconds
     ceiling_seconds: Seconds
@@ -70,8 +69,7 @@ class HangSettings:
     is stopped or holds the GIL."""
     clock_seconds: Seconds = 10.0
     """By which the clocks of two pods may differ, where nothing tells how they do."""
-    sign_seconds: Seconds = 120.0
-    """How long the word of an independent witness counts."""
+    sign_seconds: Seconds = 120.0  # How long the word of an independent witness counts
     look_seconds: Seconds = 1.0
     """Looks and beats come so often: a limit is shortened by it, to be kept and not just met."""
     dying_seconds: Seconds = 60.0
@@ -86,10 +84,8 @@ class HangSettings:
 class SlowSettings:
     ratio: Ratio = 1.3
     """Step time against the job's own baseline; ramps of the batch size are normalised."""
-    lines: Count = 8
-    """For so many lines in a row."""
-    seconds: Seconds = 10.0
-    """And for so long: steps of milliseconds are noisy."""
+    lines: Count = 8  # For so many lines in a row
+    seconds: Seconds = 10.0  # And for so long: steps of milliseconds are noisy
     straggler_ratio: Ratio = 1.15
     """Of one rank against the others, as `--log-straggler` or the probe tells."""
     straggler_seconds: Seconds = 0.05
@@ -105,8 +101,7 @@ class NumberSettings:
     """Where a line may have been cut off, or a loss scaler outside Megatron skips the step."""
     loss_near_zero: Amount = 0.05
     """Megatron hides negative means too: a loss so near zero may only have changed its sign."""
-    loss_zero_sigmas: Amount = 6.0
-    """Nearer to zero than so many times its own noise is near, too."""
+    loss_zero_sigmas: Amount = 6.0  # Nearer to zero than so many times its own noise is near, too
     grad_norm_factor: Factor = 50.0
     """Runaway: so many times the usual norm, for grad_norm_lines in a row."""
     grad_norm_lines: Count = 5
@@ -125,12 +120,10 @@ class NumberSettings:
     stuck_initial_loss: Amount = 5.0
     """Of a model that knows nothing: log of its vocabulary (256 words: 5.5, 32000: 10.4)."""
     skip_window_iterations: Count = 1000
-    skip_rate: Share = 0.05
-    """Equilibrium of the scaler is about 0.002; bf16 skips nothing at all."""
+    skip_rate: Share = 0.05  # Equilibrium of the scaler is about 0.002; bf16 skips nothing at all
     skip_rate_lost: Share = 0.5
     """Fewer than half of the steps count: the run is not merely slow but lost."""
-    skip_least: Count = 20
-    """Fewer skips than this make no rate."""
+    skip_least: Count = 20  # Fewer skips than this make no rate
     warm_down_skips: Count = 40
     """From 2^32 the scaler needs 16 to 18 skips to settle, and 33 to reach 1.0."""
     collapse_halvings: Count = 4
@@ -139,15 +132,13 @@ class NumberSettings:
     """One slide of so many halvings without a growth does not end by itself."""
     diverged_sigmas: Amount = 8.0
     diverged_lines: Count = 2
-    diverged_ratio: Ratio = 0.02
-    """Kernels that add in another order drift apart by less than this."""
+    diverged_ratio: Ratio = 0.02  # Kernels that add in another order drift apart by less than this
     baseline_lines: Count = 50
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
-    overdue_factor: Factor = 3.0
-    """Times the usual distance between two checkpoints."""
+    overdue_factor: Factor = 3.0  # Times the usual distance between two checkpoints
     margin_iterations: Count = 1
     """A rollback goes to a checkpoint older than the first bad sign by at least this: with 1
     and a first bad iteration 451, checkpoint 450 (written before it was done) is the newest."""
@@ -184,8 +175,7 @@ class ActSettings:
     the wait for new ones, and a stall that heals just after the kill has cost both."""
     max_stall_seconds: Seconds = 1800.0
     """However much a restart costs: what has not healed in half an hour rarely does."""
-    lost_pod_seconds: Seconds = 60.0
-    """What a pod said last may reach us so long after it is gone."""
+    lost_pod_seconds: Seconds = 60.0  # What a pod said last may reach us so long after it is gone
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,18 +24,15 @@ MAX_ATTEMPTS = 64
 
 
 class CheckpointStanding(StrEnum):
-    GOOD = "good"
-    """On the line that is being continued, and nothing is said against it."""
-    SUSPECT = "suspect"
-    """Written at or after the first bad sign, and no rollback has been done yet."""
+    GOOD = "good"  # On the line that is being continued, and nothing is said against it
+    SUSPECT = "suspect"  # Written at or after the first bad sign, and no rollback has been done yet
     ABANDONED = "abandoned"
     UNKNOWN = "unknown"
 
 
 class Rollback(Struct, frozen=True, omit_defaults=True):
     at: float
-    to_iteration: int
-    """0: back to the beginning."""
+    to_iteration: int  # 0: back to the beginning
     first_bad: int | None
     """The iteration that the bad sign was first seen at; None: a person's wish."""
     reason: str
@@ -67,8 +64,7 @@ class Quarantine(Struct, frozen=True):
 @dataclass(slots=True)
 class Timeline:
     rollbacks: deque[Rollback] = field(default_factory=lambda: deque(maxlen=MAX_ROLLBACKS))
-    attempt: int = 0
-    """The fencing token: the number of the newest attempt."""
+    attempt: int = 0  # The fencing token: the number of the newest attempt
     attempts: deque[BegunAttempt] = field(default_factory=lambda: deque(maxlen=MAX_ATTEMPTS))
     quarantine: Quarantine | None = None
 

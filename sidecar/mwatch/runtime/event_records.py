@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import struct
 
-HEAD = struct.Struct("<QI")
-"""Length of the message, and the checksum of these eight bytes."""
+HEAD = struct.Struct("<QI")  # Length of the message, and the checksum of these eight bytes
 FOOT = struct.Struct("<I")
 _POLYNOMIAL = 0x82F63B78  # CRC-32C (Castagnoli), mirrored
 _MASK_ADD = 0xA282EAD8  # so that the checksum of a checksum is not one of the usual ones

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 from mwatch.errors import MwatchError
 
 FIRST_WORKERS = 8
-MOST_WORKERS = 64
-"""So many pods that do not answer cost the time of one."""
+MOST_WORKERS = 64  # So many pods that do not answer cost the time of one
 _SLOW_SECONDS = 0.1
 
 

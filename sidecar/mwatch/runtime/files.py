@@ -40,8 +40,7 @@ _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(0x20, 0x7F), *range(0x80, 0x100)}
 class Chunk(NamedTuple):
     data: bytes
     done: int
-    size: int
-    """Bytes of the file when it was opened; 0 for a pipe."""
+    size: int  # Bytes of the file when it was opened; 0 for a pipe
 
 
 def shown(file: str) -> str:

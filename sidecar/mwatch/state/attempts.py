@@ -18,8 +18,7 @@ from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 from mwatch.state import calibration
 from mwatch.state.goodput import ledger
 
-KEPT_STEPS = 256
-"""Of an attempt that is over."""
+KEPT_STEPS = 256  # Of an attempt that is over
 LAST_WORDS_SECONDS = 30.0
 """A pod that is taken down may print its errors so long after another one started anew."""
 
@@ -147,8 +146,7 @@ def fold_start(job: Job, stream: Stream, at: float, started: AttemptStart) -> No
         job.layout = replace(job.layout, world_size=started.world_size)
 
 
-_FRESH_BEAT_SECONDS = 15.0
-"""Beats come once a second, by clocks that may differ."""
+_FRESH_BEAT_SECONDS = 15.0  # Beats come once a second, by clocks that may differ
 _ASIDE = frozenset({JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZE})
 _BEFORE_STEPS = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING})
 

@@ -64,8 +64,7 @@ from mwatch.model.observation import (
 from mwatch.model.phase import JobPhase
 from mwatch.state import attempts, checkpoints, steps
 
-_ASKED_NOTHING = "status"
-"""Reason of an `exit` event that only tells the exit code 0."""
+_ASKED_NOTHING = "status"  # Reason of an `exit` event that only tells the exit code 0
 
 
 def _attempt(job: Job, stream: Stream, at: float) -> Attempt | None:

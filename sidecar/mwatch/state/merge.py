@@ -81,8 +81,7 @@ def merge(
 
 TOLERANCE_SECONDS = 2.0
 MAX_OFFSET_SECONDS = 86_400.0
-MAX_EVENTS = 200_000
-"""Of each stream that are looked at: the beginning tells as much as the whole."""
+MAX_EVENTS = 200_000  # Of each stream that are looked at: the beginning tells as much as the whole
 _MAX_MARKS = 4096
 _MAX_SAVES = 512
 _HALF_HOUR = 1800.0
@@ -108,10 +107,8 @@ class _Marks:
     lines: dict[int, float] = field(default_factory=dict)
     begins: dict[int, float] = field(default_factory=dict)
     """When the steps of a line began, by the iteration before them."""
-    starts: list[float] = field(default_factory=list)
-    """When the first steps of each process began."""
-    announced: list[float] = field(default_factory=list)
-    """When rank 0 said that they begin."""
+    starts: list[float] = field(default_factory=list)  # When the first steps of each process began
+    announced: list[float] = field(default_factory=list)  # When rank 0 said that they begin
     saves: dict[int, list[float]] = field(default_factory=dict)
     """By iteration: begin, and the end of a save that training waited for."""
     first: float | None = None

@@ -153,8 +153,7 @@ def advance(job: Job, at: float, iteration: int) -> None:
 
 
 _TRAINING = frozenset({"training", "collective", "data", "compute"})
-_FOLLOWED_SECONDS = 3.0
-"""Beats come once a second, and now and then one is late."""
+_FOLLOWED_SECONDS = 3.0  # Beats come once a second, and now and then one is late
 _PHASES = {phase.value: phase for phase in JobPhase}
 
 

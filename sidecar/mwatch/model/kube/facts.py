@@ -31,15 +31,13 @@ class KubeFacts:
     """None: not seen (no right to read it, or not asked)."""
 
     now: float
-    job: KubeJob | None
-    """None: there is no such job any more."""
+    job: KubeJob | None  # None: there is no such job any more
     name: str
     pods: tuple[KubePod, ...] = ()
     events: tuple[KubeEvent, ...] = ()
     nodes: tuple[KubeNode, ...] | None = None
     workload: KubeWorkload | None = None
-    ours: frozenset[str] = frozenset()
-    """UIDs of pods that mwatch itself is deleting."""
+    ours: frozenset[str] = frozenset()  # UIDs of pods that mwatch itself is deleting
     left: tuple[KubePod, ...] = ()
     """On their way out, or gone lately: as they were when that was first seen."""
 
@@ -60,8 +58,7 @@ class KubeEvent(NamedTuple):
     reason: str
     text: str
     is_warning: bool
-    at: float | None
-    """The newest time that it was seen."""
+    at: float | None  # The newest time that it was seen
     times: int
 
 
@@ -104,12 +101,10 @@ class KubeWorkload(NamedTuple):
     name: str
     uid: str
     resource_version: str
-    owner: str
-    """UID of the job."""
+    owner: str  # UID of the job
     is_active: bool
     is_admitted: bool
-    evicted: str
-    """Reason, such as `Preempted` or `PodsReadyTimeout`; empty: it is not."""
+    evicted: str  # Reason, such as `Preempted` or `PodsReadyTimeout`; empty: it is not
     evicted_text: str
 
 

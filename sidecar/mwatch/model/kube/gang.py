@@ -23,14 +23,11 @@ from mwatch.model.kube.restart_state import RestartState, from_ledger, ledger_wo
 class Method(StrEnum):
     IN_PLACE = "in-place"
     """Each wrapper ends its trainer and starts the next attempt in the same pod."""
-    DELETE_PODS = "delete-pods"
-    """The job's controller makes new ones."""
+    DELETE_PODS = "delete-pods"  # The job's controller makes new ones
     SUSPEND_RESUME = "suspend-resume"
     """Where a deleted pod counts as a failure: suspended until all are gone, then resumed."""
-    FAIL_ONE = "fail-one"
-    """One pod is enough: the JobSet's own failure policy restarts all of it."""
-    STOP = "stop"
-    """No restart: the job is suspended until a person has looked."""
+    FAIL_ONE = "fail-one"  # One pod is enough: the JobSet's own failure policy restarts all of it
+    STOP = "stop"  # No restart: the job is suspended until a person has looked
 
 
 class Reason(StrEnum):
@@ -56,8 +53,7 @@ class Reason(StrEnum):
 
 class GangRefusal(NamedTuple):
     why: Reason
-    text: str
-    """With the fix, where there is one."""
+    text: str  # With the fix, where there is one
 
 
 class Target(NamedTuple):
@@ -72,22 +68,17 @@ class GangPlan:
     kind: JobKind
     namespace: str
     name: str
-    uid: str
-    """Of the job."""
-    targets: tuple[Target, ...]
-    """Pods of the old gang: all of them have to be gone."""
-    first: str = ""
-    """FAIL_ONE: UID of the pod that is deleted."""
-    notes: tuple[str, ...] = ()
-    """What could not be checked, or is worth knowing."""
+    uid: str  # Of the job
+    targets: tuple[Target, ...]  # Pods of the old gang: all of them have to be gone
+    first: str = ""  # FAIL_ONE: UID of the pod that is deleted
+    notes: tuple[str, ...] = ()  # What could not be checked, or is worth knowing
 
 
 @dataclass(frozen=True, slots=True)
 class GangStep:
     """Written before the first delete."""
 
-    id: str
-    """Of the incident, or whatever names this restart once."""
+    id: str  # Of the incident, or whatever names this restart once
     way: Method
     kind: JobKind
     namespace: str
@@ -95,11 +86,9 @@ class GangStep:
     job_uid: str
     uids: tuple[str, ...]
     began_at: float
-    attempt: int
-    """The one that ends."""
+    attempt: int  # The one that ends
     first: str = ""
-    state: RestartState = RestartState.PLANNED
-    """Changed by `JobEntry.moved` alone."""
+    state: RestartState = RestartState.PLANNED  # Changed by `JobEntry.moved` alone
     outcome: str = ""
 
     @property

@@ -52,19 +52,15 @@ class JobKind(StrEnum):
 class ReplicaGroup(NamedTuple):
     """The pods that are made from one template."""
 
-    name: str
-    """`Master`, `Worker`, or the part of a JobSet; empty: there is only one."""
+    name: str  # `Master`, `Worker`, or the part of a JobSet; empty: there is only one
     pods: int
-    restart_policy: str
-    """As the kind has it: a PyTorchJob knows `ExitCode`."""
+    restart_policy: str  # As the kind has it: a PyTorchJob knows `ExitCode`
     requests: Mapping[str, float]
     node_selector: Mapping[str, str]
     tolerations: tuple[Object, ...]
     template: Object
-    backoff_limit: int | None = None
-    """Of the Jobs of a JobSet."""
-    jobs: int = 1
-    """How many Jobs of a JobSet are made of it; `pods` is over all of them."""
+    backoff_limit: int | None = None  # Of the Jobs of a JobSet
+    jobs: int = 1  # How many Jobs of a JobSet are made of it; `pods` is over all of them
 
 
 class FailureRule(NamedTuple):
@@ -92,13 +88,11 @@ class KubeJob:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     is_suspended: bool = False
-    finished: str = ""
-    """`Succeeded` or `Failed`; empty: neither."""
+    finished: str = ""  # `Succeeded` or `Failed`; empty: neither
     is_deleting: bool = False
     groups: tuple[ReplicaGroup, ...] = ()
     backoff_limit: int | None = None
-    failed_pods: int = 0
-    """That a Job has counted so far."""
+    failed_pods: int = 0  # That a Job has counted so far
     failure_policy: FailurePolicy | None = None
     managed_by: str = ""
     is_elastic: bool = False
@@ -294,8 +288,7 @@ MAX_TEXT = 200
 
 
 class Pause(NamedTuple):
-    until: float | None
-    """None: until it is taken away."""
+    until: float | None  # None: until it is taken away
     who: str
     why: str
 

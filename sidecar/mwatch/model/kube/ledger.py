@@ -63,15 +63,13 @@ class CommonCause(Struct, frozen=True):
     id: str
     at: float
     shared: str
-    jobs: tuple[str, ...]
-    """By their keys; a bounded number of them."""
+    jobs: tuple[str, ...]  # By their keys; a bounded number of them
     ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobEntry:
-    uid: str = ""
-    """Of the job; another one under the same name starts anew."""
+    uid: str = ""  # Of the job; another one under the same name starts anew
     updated_at: float = 0.0
     attempt: int = 0
     acts: tuple[Act, ...] = ()
@@ -80,8 +78,7 @@ class JobEntry:
     step: GangStep | None = None
     start: NextStart | None = None
     """Of the newest attempt that was ordered; `attempt` is its number."""
-    request: RestartRequest | None = None
-    """Of a person, and not yet fulfilled."""
+    request: RestartRequest | None = None  # Of a person, and not yet fulfilled
 
     @property
     def state(self) -> RestartState:

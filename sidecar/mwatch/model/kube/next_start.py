@@ -19,18 +19,14 @@ MAX_ROLLBACKS = 16
 
 
 class NextStart(Struct, frozen=True):
-    attempt: int
-    """Larger than any before it: the fencing token."""
+    attempt: int  # Larger than any before it: the fencing token
     resume_from: int | None = None
-    from_beginning: bool = False
-    """With no checkpoint: whatever lies there is not to be used."""
+    from_beginning: bool = False  # With no checkpoint: whatever lies there is not to be used
     reason: str = ""
-    has_choice: bool = True
-    """False: the wrappers choose by their own rule."""
+    has_choice: bool = True  # False: the wrappers choose by their own rule
     rollbacks: tuple[Rollback, ...] = ()
     quarantine: Quarantine | None = None
-    not_before: float | None = None
-    """Seconds since 1970; known once the restart is RELEASED."""
+    not_before: float | None = None  # Seconds since 1970; known once the restart is RELEASED
 
     def document(self, now: float) -> dict[str, Any]:
         """Of a restart that is RELEASED, in the shape that the wrapper reads

@@ -38,8 +38,7 @@ class KubeNode:
     resource_version: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    is_ready: bool = True
-    """False where its kubelet says so, or has not been heard of."""
+    is_ready: bool = True  # False where its kubelet says so, or has not been heard of
     unready_since: float | None = None
     unready_text: str = ""
     is_cordoned: bool = False

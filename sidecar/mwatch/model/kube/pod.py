@@ -46,11 +46,9 @@ class Container(NamedTuple):
     is_sidecar: bool
     is_running: bool
     restarts: int
-    waiting: str
-    """Reason; empty where it does not wait."""
+    waiting: str  # Reason; empty where it does not wait
     waiting_text: str
-    exit_code: int | None
-    """Of the last end that is known, of this run or the one before."""
+    exit_code: int | None  # Of the last end that is known, of this run or the one before
     exit_reason: str
     ended_at: float | None
 
@@ -69,26 +67,22 @@ class KubePod:
     name: str
     uid: str
     resource_version: str
-    owner: str
-    """UID of the object that controls it; empty: nobody does."""
+    owner: str  # UID of the object that controls it; empty: nobody does
     phase: str
     node: str = ""
     ip: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     created_at: float | None = None
-    deleting_at: float | None = None
-    """When its grace ends; None: nobody deletes it."""
+    deleting_at: float | None = None  # When its grace ends; None: nobody deletes it
     grace_seconds: float | None = None
     replica_type: str = ""
     replica_index: int | None = None
-    scheduled: bool | None = None
-    """None: nobody has looked yet."""
+    scheduled: bool | None = None  # None: nobody has looked yet
     unscheduled_reason: str = ""
     unscheduled_text: str = ""
     unscheduled_since: float | None = None
     disruption: Disruption | None = None
-    reason: str = ""
-    """Of the pod as a whole: `Evicted`, `NodeLost`, `Terminated`."""
+    reason: str = ""  # Of the pod as a whole: `Evicted`, `NodeLost`, `Terminated`
     text: str = ""
     containers: tuple[Container, ...] = ()
     requests: Mapping[str, float] = field(default_factory=dict)

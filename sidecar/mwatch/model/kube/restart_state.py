@@ -21,55 +21,42 @@ from typing import NamedTuple
 
 
 class RestartState(StrEnum):
-    NONE = "none"
-    """Nothing is due, or it was withdrawn before anything was written."""
-    HELD = "held"
-    """Something is due; a gate, the breaker or a refusal of the plan holds it back."""
-    PREPARING = "preparing"
-    """Fresh facts, a plan, evidence. Nothing has been changed."""
+    NONE = "none"  # Nothing is due, or it was withdrawn before anything was written
+    HELD = "held"  # Something is due; a gate, the breaker or a refusal of the plan holds it back
+    PREPARING = "preparing"  # Fresh facts, a plan, evidence. Nothing has been changed.
     COMMITTING = "committing"
     """Decided; the worker writes it to the ledger. No pod has been touched."""
     PLANNED = "planned"
     """In the ledger, with the UIDs of the old pods. From here on it has to be finished."""
     DEFERRED = "deferred"
     """Begun in place; for now it can be finished neither so nor in another way."""
-    SUSPENDED = "suspended"
-    """The job is suspended, and is resumed once the old pods are gone."""
-    CLEARED = "cleared"
-    """The old gang is gone. The wrappers still wait."""
-    RELEASED = "released"
-    """The wrappers may start the next attempt, which does not train yet."""
+    SUSPENDED = "suspended"  # The job is suspended, and is resumed once the old pods are gone
+    CLEARED = "cleared"  # The old gang is gone. The wrappers still wait.
+    RELEASED = "released"  # The wrappers may start the next attempt, which does not train yet
     DONE = "done"
 
 
 class RestartEvent(StrEnum):
     DUE = "due"
-    ADMITTED = "admitted"
-    """No gate holds it, and the breaker has a free place."""
+    ADMITTED = "admitted"  # No gate holds it, and the breaker has a free place
     REFUSED = "refused"
     """By a gate, the plan, a person's halt or an error, before anything was written."""
     WITHDRAWN = "withdrawn"
     """No longer due, already done by another controller, or the controller or the job is gone."""
-    PREPARED = "prepared"
-    """Evidence is stored and it is still due."""
+    PREPARED = "prepared"  # Evidence is stored and it is still due
     WRITTEN = "written"
-    REPLANNED = "replanned"
-    """In place was given up for another way."""
-    BLOCKED = "blocked"
-    """In place was given up, and the plan refuses every other way for now."""
+    REPLANNED = "replanned"  # In place was given up for another way
+    BLOCKED = "blocked"  # In place was given up, and the plan refuses every other way for now
     RETRIED = "retried"
     JOB_SUSPENDED = "job-suspended"
-    PODS_GONE = "pods-gone"
-    """An order for the next attempt waits."""
+    PODS_GONE = "pods-gone"  # An order for the next attempt waits
     CLOSED = "closed"
     """Without an order: a stop, or a restart whose wrappers start by their own rule."""
     LET_START = "let-start"
-    REISSUED = "reissued"
-    """The number of the attempt was taken; the order has a new one."""
+    REISSUED = "reissued"  # The number of the attempt was taken; the order has a new one
     FULFILLED = "fulfilled"
     """The attempt trains, a newer one has begun, or the order was left to the wrappers' rule."""
-    SUPERSEDED = "superseded"
-    """Another restart of the job takes its place in the ledger."""
+    SUPERSEDED = "superseded"  # Another restart of the job takes its place in the ledger
 
 
 _S, _E = RestartState, RestartEvent
@@ -103,14 +90,11 @@ TRANSITIONS: Mapping[RestartState, Mapping[RestartEvent, RestartState]] = Mappin
 class WrapperAnswer(StrEnum):
     """To a wrapper that asks for its attempt and for which no order is open."""
 
-    WAIT = "wait"
-    """Without a limit: its job is being restarted."""
-    WAIT_PENDING = "wait-pending"
-    """For minutes: something is decided and not done yet."""
+    WAIT = "wait"  # Without a limit: its job is being restarted
+    WAIT_PENDING = "wait-pending"  # For minutes: something is decided and not done yet
     WAIT_UNDECIDED = "wait-undecided"
     """For less than a minute: why the last attempt ended is not known yet."""
-    OWN_RULE = "own-rule"
-    """Start at once, as without a controller."""
+    OWN_RULE = "own-rule"  # Start at once, as without a controller
 
 
 NOTHING, HELD, EVIDENCE = "nothing", "held", "evidence"
@@ -122,16 +106,11 @@ DOING = (NOTHING, HELD, EVIDENCE, RESTARTING, STOPPING, RECOVERING)
 class StateRule(NamedTuple):
     doing: str
     wrappers: WrapperAnswer
-    is_running: bool = False
-    """A worker has it; it takes a place of the breaker."""
-    may_collect: bool = False
-    """Evidence may be asked of the pods."""
-    is_written: bool = False
-    """The ledger holds it."""
-    may_delete: bool = False
-    """Old pods may be deleted, and only in these states."""
-    must_finish: bool = False
-    """Whoever leads takes it up; the ledger never drops it."""
+    is_running: bool = False  # A worker has it; it takes a place of the breaker
+    may_collect: bool = False  # Evidence may be asked of the pods
+    is_written: bool = False  # The ledger holds it
+    may_delete: bool = False  # Old pods may be deleted, and only in these states
+    must_finish: bool = False  # Whoever leads takes it up; the ledger never drops it
 
 
 _WAIT, _UNDECIDED = WrapperAnswer.WAIT, WrapperAnswer.WAIT_UNDECIDED

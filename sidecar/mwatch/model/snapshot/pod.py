@@ -19,17 +19,13 @@ class DataFile(Struct, frozen=True, omit_defaults=True, rename={"is_unobservable
     bin_bytes: int | None = None
     """None: it is not there, or (`is_unobservable`) nobody here can say."""
     idx_bytes: int | None = None
-    is_unobservable: bool = False
-    """Not even its folder is mounted here."""
+    is_unobservable: bool = False  # Not even its folder is mounted here
 
 
 class Mount(Struct, frozen=True, omit_defaults=True):
-    path: str
-    """The folder that was asked about."""
-    point: str
-    """Where the file system that holds it is mounted."""
-    kind: str
-    """`nfs4`, `lustre`, `overlay`…"""
+    path: str  # The folder that was asked about
+    point: str  # Where the file system that holds it is mounted
+    kind: str  # `nfs4`, `lustre`, `overlay`…
     is_read_only: bool = False
     free_bytes: int | None = None
     size_bytes: int | None = None
@@ -38,8 +34,7 @@ class Mount(Struct, frozen=True, omit_defaults=True):
 class PodFacts(Struct, frozen=True, omit_defaults=True):
     data: tuple[DataFile, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    tracker: str | None = None
-    """The trainer's own word on its newest checkpoint."""
+    tracker: str | None = None  # The trainer's own word on its newest checkpoint
 
 
 class PodId(Struct, frozen=True, omit_defaults=True):
@@ -60,11 +55,9 @@ class PodId(Struct, frozen=True, omit_defaults=True):
 class TrainerEnd(Struct, frozen=True, omit_defaults=True):
     at: float
     code: int | None = None
-    signal: str | None = None
-    """By name: SIGKILL."""
+    signal: str | None = None  # By name: SIGKILL
     reason: str | None = None
-    returned: int | None = None
-    """What the wrapper itself exits with."""
+    returned: int | None = None  # What the wrapper itself exits with
     asked: bool = False
 
 
@@ -80,21 +73,17 @@ class WrapperState(Struct, frozen=True, omit_defaults=True):
     """What was, or when only observing would have been, changed about the command."""
     resume_from: int | None = None
     resume_reason: str | None = None
-    save: str | None = None
-    """The checkpoint folder."""
+    save: str | None = None  # The checkpoint folder
     exit: TrainerEnd | None = None
     is_final: bool = False
-    argv: tuple[str, ...] = ()
-    """As it was run, without secrets."""
+    argv: tuple[str, ...] = ()  # As it was run, without secrets
 
 
 class Gpu(Struct, frozen=True, omit_defaults=True):
-    number: int
-    """The driver's index."""
+    number: int  # The driver's index
     uuid: str
     name: str
-    rank: int | None = None
-    """The rank that works on it, as far as can be told."""
+    rank: int | None = None  # The rank that works on it, as far as can be told
     utilization: float | None = None
     """0 to 1: share of time that a kernel was resident. An NCCL kernel that spins reads 1."""
     memory_used_bytes: float | None = None
@@ -103,13 +92,10 @@ class Gpu(Struct, frozen=True, omit_defaults=True):
     temperature_celsius: float | None = None
     sm_clock_hz: float | None = None
     throttle: tuple[str, ...] = ()
-    ecc_uncorrected: int | None = None
-    """Since the driver was loaded."""
-    xid: int | None = None
-    """The last one that was seen."""
+    ecc_uncorrected: int | None = None  # Since the driver was loaded
+    xid: int | None = None  # The last one that was seen
     pids: tuple[int, ...] = ()
-    is_up: bool = True
-    """False: the driver no longer reaches it, and nothing else of it is known."""
+    is_up: bool = True  # False: the driver no longer reaches it, and nothing else of it is known
     tensor_active: float | None = None
     """0 to 1: share of time that the tensor cores worked (GPM, Hopper and newer)."""
     power_limit_watts: float | None = None
@@ -129,8 +115,7 @@ class Gpu(Struct, frozen=True, omit_defaults=True):
 
 class Nccl(Struct, frozen=True, omit_defaults=True):
     communicators: int
-    missing_ranks: int
-    """That no longer answer to RAS."""
+    missing_ranks: int  # That no longer answer to RAS
     mismatched: int
     """Communicators whose ranks have been at different counts for longer than a moment."""
     operations: int | None = None
@@ -142,8 +127,7 @@ class MissingRank(NamedTuple):
     rank: int
     process: str | None
     """Host, pid and GPU, by which a process is found again in another communicator."""
-    is_dead: bool
-    """RAS has given it up, which it does after a minute, and never takes back."""
+    is_dead: bool  # RAS has given it up, which it does after a minute, and never takes back
 
 
 class Communicator(NamedTuple):
@@ -154,22 +138,17 @@ class Communicator(NamedTuple):
     the kinds that differ; empty where none does."""
     processes: Mapping[int, str]
     missing: tuple[MissingRank, ...]
-    missing_count: int
-    """Also of those that are not named."""
-    is_settled: bool
-    """No rank is still entering or already leaving it."""
+    missing_count: int  # Also of those that are not named
+    is_settled: bool  # No rank is still entering or already leaving it
 
 
 class RasAnswer(NamedTuple):
     version: str | None
     communicators: int
-    reported: tuple[Communicator, ...]
-    """All of them; from text, those with something to say."""
-    gpus: int | None
-    """Of the whole job, where the answer has it."""
+    reported: tuple[Communicator, ...]  # All of them; from text, those with something to say
+    gpus: int | None  # Of the whole job, where the answer has it
     nodes: int | None
-    counts_all: bool
-    """Whether the counts of every communicator are told."""
+    counts_all: bool  # Whether the counts of every communicator are told
 
 
 MAX_PORTS = 64
@@ -177,8 +156,7 @@ MAX_ERRORS = 24
 
 
 class FabricPort(Struct, frozen=True, omit_defaults=True):
-    device: str
-    """Card and port: `mlx5_0/1`."""
+    device: str  # Card and port: `mlx5_0/1`
     is_up: bool | None = None
     """None: EFA's driver says so at all times, and some have no interface that would know."""
     received_bytes: int | None = None

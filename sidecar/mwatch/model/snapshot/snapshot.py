@@ -28,15 +28,13 @@ MAX_LOSSES = 32
 
 class SourceState(NamedTuple):
     is_up: bool
-    read_at: float | None
-    """When it was last read well."""
+    read_at: float | None  # When it was last read well
 
 
 class RankFacts(NamedTuple):
     """What the probe and the kernel tell of one rank besides its progress."""
 
-    cpu_seconds: float | None = None
-    """Of its process and all below it, in this attempt."""
+    cpu_seconds: float | None = None  # Of its process and all below it, in this attempt
     resident_bytes: float | None = None
     threads: int | None = None
     seconds: Mapping[str, float] = MappingProxyType({})
@@ -67,8 +65,7 @@ class OwnUsage(NamedTuple):
     log_bytes: int = 0
     dropped: Mapping[str, int] = MappingProxyType({})
     """Lost before anybody could look at it, by source, in that source's own unit."""
-    errors: int = 0
-    """Faults of ours that were survived."""
+    errors: int = 0  # Faults of ours that were survived
 
 
 class SavedCheckpoint(NamedTuple):
@@ -97,16 +94,14 @@ class Snapshot:
     at: float
     attempt: int
     attempt_started_at: float | None
-    phase: JobPhase | None
-    """None: nothing was ever seen of the job."""
+    phase: JobPhase | None  # None: nothing was ever seen of the job
     iteration: int | None
     total_iterations: int | None
     world_size: int | None
     progress_at: float | None
     hang_deadline_seconds: float | None
     numbers: Numbers
-    skipped: int
-    """In this attempt, as `nan`."""
+    skipped: int  # In this attempt, as `nan`
     nan: int
     findings: tuple[Finding, ...]
     decision: Decision | None

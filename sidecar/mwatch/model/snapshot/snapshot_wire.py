@@ -28,8 +28,7 @@ from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl, PodFacts, PodId, Wr
 from mwatch.model.snapshot.snapshot import Storage
 
 VERSION = 1
-EMPTY = b'{"version":%d}' % VERSION
-"""The answer of a sidecar that has not looked yet."""
+EMPTY = b'{"version":%d}' % VERSION  # The answer of a sidecar that has not looked yet
 
 T = TypeVar("T")
 
@@ -45,8 +44,7 @@ class SidecarView(Struct, frozen=True, omit_defaults=True):
     progress_at: float | None = None
     deadline_seconds: float | None = None
     is_blind: bool | None = None
-    action: str | None = None
-    """What it would have done, and why."""
+    action: str | None = None  # What it would have done, and why
     reason: str | None = None
     step_seconds: float | None = None
     """Of a slow step, as its engine has learnt: a reader that polls every few seconds learns it
@@ -57,20 +55,14 @@ class SidecarView(Struct, frozen=True, omit_defaults=True):
 class PodSnapshot:
     at: float
     age: float
-    cursor: str
-    """Give it as `after` to get only what is new."""
-    gap: bool
-    """Something between the reader's cursor and the first event was lost."""
-    drift: float
-    """By how much the wall clock of the pod was set forward since the sidecar started."""
+    cursor: str  # Give it as `after` to get only what is new
+    gap: bool  # Something between the reader's cursor and the first event was lost
+    drift: float  # By how much the wall clock of the pod was set forward since the sidecar started
     who: PodId
     view: SidecarView
-    beats: tuple[Observed, ...]
-    """The newest record of each rank."""
-    progressed: Mapping[int, float]
-    """By rank: when its iteration last rose, where that is known."""
-    signs: tuple[Observed, ...]
-    """The newest word of each witness."""
+    beats: tuple[Observed, ...]  # The newest record of each rank
+    progressed: Mapping[int, float]  # By rank: when its iteration last rose, where that is known
+    signs: tuple[Observed, ...]  # The newest word of each witness
     sources: Mapping[str, bool]
     gpus: tuple[Gpu, ...]
     nccl: Nccl | None
@@ -120,8 +112,7 @@ class _BeatRow(Struct, array_like=True):
     stack: str
     pid: int | None
     at: float
-    risen: Any = None
-    """When the iteration last rose; older sidecars do not send it."""
+    risen: Any = None  # When the iteration last rose; older sidecars do not send it
 
 
 class _SignRow(Struct, array_like=True):

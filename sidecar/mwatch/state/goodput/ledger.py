@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Books time where it went. Called by the fold at each turn of the job; never asks a clock.
+"""Book wall time into categories, at each change of the job; the time is always an argument.
 
-Time in the training loop is booked when a line tells what it was; everything else when its
-phase ends. It cannot see work on an iteration that was never finished: that counts as lost.
+Time in the training loop is booked when a line explains it, everything else when its phase ends.
+Work on an iteration that was never finished is not visible and counts as lost.
 """
 
 from __future__ import annotations
@@ -40,20 +40,15 @@ from mwatch.state.goodput.step_time import (
 )
 from mwatch.state.goodput.tail_time import PHASES, Tail, read_tail, spent_in
 
-_BEFORE_STEPS = frozenset(
-    {
-        JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING, JobPhase.LOADING,
-        JobPhase.FIRST_STEP,
-    }
-)  # fmt: skip
 _ASIDE = frozenset(
     {JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZE, JobPhase.STOPPING}
 )
+_BEFORE_STEPS = frozenset(PHASES) - _ASIDE
 _MAX_SPANS = 512
 
 
 def attempt_started(job: Job, at: float) -> None:
-    """`job.attempt` is the new attempt; the time since the last one ended is now known."""
+    """Book the time between the last attempt and `job.attempt`, which is new."""
     ledger = job.ledger
     ledger.weigh(job.layout.world_size)
     if ledger.started_at is None:
@@ -107,7 +102,7 @@ def phase_changed(job: Job, at: float, before: JobPhase) -> None:
 
 
 def step_reported(job: Job, step: Step) -> None:
-    """The newest line of `job.attempt.steps`; called once, before `best_iteration` is raised."""
+    """Book the newest line of `job.attempt.steps`, before `best_iteration` is raised."""
     ledger = job.ledger
     if ledger.started_at is None or step.new < 1:
         return
@@ -129,7 +124,6 @@ def step_reported(job: Job, step: Step) -> None:
 
 
 def attempt_ended(job: Job, at: float) -> None:
-    """Nothing more will come from `job.attempt`; called once per attempt."""
     ledger = job.ledger
     if ledger.started_at is not None and not ledger.is_closed:
         _book_head(ledger)
@@ -137,7 +131,7 @@ def attempt_ended(job: Job, at: float) -> None:
 
 
 def stall_judged(job: Job, *, detected_at: float, decided_at: float | None) -> None:
-    """A stall of `job.attempt` was found, and (later) an action on it was decided."""
+    """Record that a stall was detected and, later, that an action was decided."""
     opened = job.ledger.open
     known = opened.stall
     if known is not None:
@@ -149,7 +143,7 @@ def stall_judged(job: Job, *, detected_at: float, decided_at: float | None) -> N
 
 
 def time_spent(job: Job, now: float) -> TimeSpent:
-    """All time up to `now`, in the middle of whatever goes on; changes nothing."""
+    """Return all time up to `now`, with the open time as it looks now; changes nothing."""
     ledger = job.ledger
     now = max(now, ledger.booked_at)
     parts: Parts = {}
@@ -161,7 +155,7 @@ def time_spent(job: Job, now: float) -> TimeSpent:
 
 
 def _book_head(ledger: GoodputLedger) -> None:
-    """No line came at the moment when steps were known to be done: the phase was all its own."""
+    """Book a phase that ended without a line at the same moment: all of it was that phase."""
     head, ledger.open.head = ledger.open.head, None
     if head is None:
         return
@@ -172,9 +166,8 @@ def _book_head(ledger: GoodputLedger) -> None:
 
 
 def _leave_first_steps(job: Job, at: float, before: JobPhase) -> None:
-    """A save of iteration 40 before any line: the first line was lost, or is late. Of the time
-    since the start of the first step 40 steps were done, and it will be known how long they
-    took."""
+    """A save of iteration 40 before any line: 40 steps were done since the first step began, and
+    their length will be known later."""
     attempt, ledger = job.attempt, job.ledger
     if before is not JobPhase.FIRST_STEP or attempt.save is None or attempt.steps:
         return
@@ -195,7 +188,7 @@ def _end_aside(job: Job, at: float, before: JobPhase) -> None:
 
 
 def _book_all(job: Job, at: float, spent: Spent) -> None:
-    """All of the open time, apart from saves and evaluations inside."""
+    """Book the open time as `spent`, except saves and evaluations inside."""
     ledger = job.ledger
     ledger.weigh(job.layout.world_size)
     parts, _ = spans_within(ledger.open, ledger.booked_at, at)
@@ -221,7 +214,7 @@ def _book_tail(job: Job, at: float) -> Tail:
 
 
 def _leave_to_late_lines(ledger: GoodputLedger, parts: Parts) -> None:
-    """Nothing stood still if the log of the pod that prints the lines was only late."""
+    """Keep lost time as spare: nothing stood still if the log was only late."""
     for spent in RECLAIMED:
         add(ledger.pace.spare, spent, parts.get(spent, 0.0))
 
@@ -237,7 +230,7 @@ def _close(job: Job, at: float) -> None:
 
 
 def _judge_by_few(job: Job) -> None:
-    """No more lines will come, or none for long."""
+    """Judge open steps by the few lines there are: no more will come, or none for long."""
     pace = job.ledger.pace
     usual = job.calibration.usual_step()
     is_guess = usual is None
@@ -249,8 +242,8 @@ def _judge_by_few(job: Job) -> None:
 
 
 def _square(job: Job, parts: Parts) -> None:
-    """Lines have told of more or less than was booked: the clock of the pod that prints them
-    differs from that of the pod that told of the begin and the end."""
+    """Correct for lines with more or less time than was booked: the pod that prints them may have
+    another clock than the pod that reported the begin and the end."""
     ledger, lines = job.ledger, job.attempt.steps
     owed, ledger.pace.owed = ledger.pace.owed, 0.0
     is_redone = bool(lines) and lines[-1].iteration <= ledger.pace.redone_until

@@ -2,14 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the time between two iteration lines was.
 
-Megatron stops its interval timer for saves and evaluations, so a line says how much of the time
-was steps; the phases in between say what the rest was. Releases before mid-2024 do not stop it,
-and some forks never: there the usual step tells that a save is counted in.
-
-The first line of an attempt: the slow first step is in it, among others or alone.
-
-What the first step took above the others is known only when others are known: until then all
-of it is booked as one thing, and judged later.
+Megatron stops its interval timer for saves and evaluations, so a line has the time of its steps;
+the phases in between explain the rest. Releases before mid-2024 and some forks do not stop it; then
+the usual step shows that a save is included. The first line of an attempt includes the slow first
+step, which is booked as one thing until the usual step is known.
 """
 
 from __future__ import annotations
@@ -24,6 +20,7 @@ from mwatch.state.goodput.step_time import (
     SKEW,
     SURELY_CHANCE,
     add,
+    add_all,
     add_steps,
     bad_share,
     fit,
@@ -44,11 +41,9 @@ _HALF_BEAT = 0.5  # the probe sees the end of a step by so much too late, on ave
 
 
 class _Booked(NamedTuple):
-    seconds: float
-    """Of the room that there was, as steps."""
+    seconds: float  # booked as steps
     owed: float = 0.0
-    step_seconds: float | None = None
-    """Of a step that is not the first."""
+    step_seconds: float | None = None  # of a step that is not the first
 
 
 def book_first_line(job: Job, step: Step, at: float) -> None:
@@ -78,7 +73,7 @@ def book_first_line(job: Job, step: Step, at: float) -> None:
 
 
 def _lost(job: Job, step: Step) -> int:
-    """Iterations before those that the line speaks for: the first lines were lost."""
+    """Iterations before those that the line covers: the first lines were lost."""
     attempt = job.attempt
     if attempt.resumed_from is None and attempt.load != "random":
         return 0
@@ -86,7 +81,7 @@ def _lost(job: Job, step: Step) -> int:
 
 
 def _after_probe(pace: StepPace, parts: Parts, step: Step, room: float, printed: float) -> _Booked:
-    """The probe has seen the first step end; the line counts it in."""
+    """The probe saw the first step end; the line includes it."""
     shares, size = shares_of(pace, step, step.new), step.batch_size
     others, known = step.new - 1, pace.first_step_seconds
     seconds = max(0.0, min(room, printed - known + _HALF_BEAT)) if others else 0.0
@@ -123,7 +118,7 @@ _COUNTED_IN = 0.1  # above the usual by this share, with a save inside: the time
 
 
 def book_line(job: Job, step: Step, at: float) -> None:
-    """`step` is the newest line of `job.attempt.steps`, printed at `at`."""
+    """Book the newest line of `job.attempt.steps`, printed at `at`."""
     ledger, attempt = job.ledger, job.attempt
     before = attempt.steps[-2] if len(attempt.steps) > 1 else None
     if before is None:
@@ -137,14 +132,14 @@ def book_line(job: Job, step: Step, at: float) -> None:
 
 
 def _reach(pace: StepPace, step: Step) -> None:
-    """What is done again after steps that trained nothing is done for the first time."""
+    """Iterations repeated after bad steps count as done for the first time."""
     pace.is_bad = bad_share(pace, step, step.new) >= 1
     if not pace.is_bad:
         pace.furthest = max(pace.furthest, step.iteration)
 
 
 def book_late_line(job: Job, step: Step) -> None:
-    """Of an attempt that is over: what seemed to stand still at its end were steps."""
+    """Book a line of an ended attempt: what looked like a stall at its end was steps."""
     lines, ledger = job.attempt.steps, job.ledger
     own = own_seconds(step, lines[-2] if len(lines) > 1 else None)
     if own is None or len(lines) < 2 or step.iteration - step.new < ledger.pace.redone_until:
@@ -156,8 +151,8 @@ def book_late_line(job: Job, step: Step) -> None:
 
 
 def book_usual_line(job: Job, step: Step, at: float) -> bool:
-    """The short way for most lines of most jobs: nothing but new steps at usual speed, and no
-    news since the line before. False: this line is not so."""
+    """Book a line with only new steps at usual speed since the line before, as most are; False if
+    this line is not one."""
     ledger = job.ledger
     opened, pace, usual = ledger.open, ledger.pace, job.calibration.best_step
     if usual is None or step.seconds is None or step.covers != step.new or pace.slow_lines:
@@ -190,8 +185,7 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
 
 
 def is_fitting(pace: StepPace, printed: float, room: float, owed: float) -> bool:
-    """Whether a line whose steps do not just fill the time since the line before is still a usual
-    one: what is owed stays owed."""
+    """Whether a line is usual though its steps do not fill the time since the line before."""
     if owed <= -JITTER:
         return False
     if (pace.spare or owed >= MAX_OWED) and printed > room + JITTER:
@@ -211,7 +205,7 @@ def _keep_pace(pace: StepPace, step: Step, own: float, log_interval: int | None)
 
 
 def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
-    """Seconds that one of its steps took, without what was counted in by mistake."""
+    """Book the line and return the seconds of one step, without a save included by mistake."""
     ledger = job.ledger
     pace, span = ledger.pace, at - ledger.booked_at
     usual = usual_step(job)
@@ -251,8 +245,8 @@ def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
 
 
 def _may_reclaim(pace: StepPace, parts: Parts) -> None:
-    """A save that seems to have taken all the time may have been over long before: the log that
-    tells its end was late, and so are the lines after it."""
+    """A save that seems to have taken all the time may have ended long before: the log with its end
+    was late, as are the lines after it."""
     for spent in _ASIDE:
         if spent in pace.spare:
             del pace.spare[spent]
@@ -261,7 +255,7 @@ def _may_reclaim(pace: StepPace, parts: Parts) -> None:
 
 
 def _reclaim(ledger: GoodputLedger) -> None:
-    """Lines that had waited come all at once: what nothing explained were their steps."""
+    """Delayed lines arrive all at once: the unexplained time was their steps."""
     pace = ledger.pace
     for spent in [each for each in RECLAIMED if each in pace.spare]:
         seconds = min(pace.owed, pace.spare[spent])
@@ -271,22 +265,22 @@ def _reclaim(ledger: GoodputLedger) -> None:
 
 
 def _unprinted(job: Job) -> int:
-    """Iterations between the last two lines that neither speaks for: a line was lost, or they
-    were skipped and took no time."""
+    """Iterations between the last two lines that neither covers: a line was lost, or they were
+    skipped and took no time."""
     before, step = job.attempt.steps[-2], job.attempt.steps[-1]
     return max(0, step.iteration - before.iteration - step.new)
 
 
 def _carry_over(ledger: GoodputLedger, known: Parts, parts: Parts, at: float) -> None:
-    """A save that had no room beside the steps may be one of after the line: clocks differ."""
+    """A save without room beside the steps may be after the line: clocks differ."""
     for spent, seconds in known.items():
         if parts.get(spent, 0.0) < seconds / 2:
             ledger.open.spans.append(BookedSpan(spent, at + SAME_MOMENT, at + SAME_MOMENT))
 
 
 def _stretch(parts: Parts, span: float, printed: float, expected: float | None) -> Parts:
-    """Whoever saw a save begin and end saw it late, and an evaluation may be known by its end
-    only; the timer of the steps is exact, unless it ran on."""
+    """Scale saves and evaluations, whose begin and end are observed late, to the time that the
+    exact timer of the steps leaves, unless that timer ran on."""
     known = sum(parts.values())
     room = span - known
     if printed > room:
@@ -300,7 +294,7 @@ def _stretch(parts: Parts, span: float, printed: float, expected: float | None) 
 
 
 def _ran_on(printed: float, room: float, expected: float) -> bool:
-    """The steps took all of the time, and more than they should: a save is counted in."""
+    """Whether the steps took all of the time and more than expected: a save is included."""
     return printed > room - JITTER and _is_above(printed, expected)
 
 
@@ -309,28 +303,26 @@ def _is_above(printed: float, expected: float) -> bool:
 
 
 def _trained(job: Job, parts: Parts, untimed: set[Spent], room: float, printed: float) -> float:
-    """How much of `room` was steps; what was not goes to `parts`."""
+    """Seconds of `room` that were steps; the rest goes to `parts`."""
     pace = job.ledger.pace
     claim = printed + pace.owed
     trained = max(0.0, min(claim, room))
     if untimed:
         pace.owed = min(claim - trained, MAX_OWED)
-        left = split_untimed(untimed, room - trained, job.calibration)
-        for spent, seconds in left.items():
-            add(parts, spent, seconds)
+        add_all(parts, split_untimed(untimed, room - trained, job.calibration))
         return trained
     if claim > room - JITTER:
         pace.owed = min(claim - room, MAX_OWED)
         return room
     pace.owed = min(claim, 0.0)
-    for spent, seconds in _unexplained(job.ledger, room - trained).items():
-        add(parts, spent, seconds)
-        add(pace.spare, spent, seconds)
+    unexplained = _unexplained(job.ledger, room - trained)
+    add_all(parts, unexplained)
+    add_all(pace.spare, unexplained)
     return trained
 
 
 def _unexplained(ledger: GoodputLedger, seconds: float) -> Parts:
-    """A stall that healed, somewhere since the last line, if anybody saw one."""
+    """A stall since the last line that ended by itself, if one was detected."""
     stall, begin = ledger.open.stall, ledger.booked_at
     if stall is None:
         return {Spent.IDLE: seconds}
@@ -340,15 +332,14 @@ def _unexplained(ledger: GoodputLedger, seconds: float) -> Parts:
 def _add_trained(
     job: Job, parts: Parts, count: float, trained: float, printed: float, usual: float | None
 ) -> float:
-    """`count` steps go to `parts`; the answer is how much of good time was slow, by what the line
-    told. That may have had no room yet: the slow part of it is then in what is still owed."""
+    """Add `count` steps to `parts`; return the seconds of good time that were slow by the printed
+    time. What had no room yet has its slow part in what is still owed."""
     ledger, step = job.ledger, job.attempt.steps[-1]
     shares = shares_of(ledger.pace, step, count)
     above = printed - count * usual if usual else 0.0
     if usual and ledger.open.stall is not None and is_gross(job, above, usual):
         lost = min(above, trained)
-        for spent, seconds in _unexplained(ledger, lost).items():
-            add(parts, spent, seconds)
+        add_all(parts, _unexplained(ledger, lost))
         add_steps(parts, trained - lost, shares)
         return 0.0
     add_steps(parts, trained, shares)

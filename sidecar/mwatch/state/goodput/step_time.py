@@ -28,8 +28,7 @@ from mwatch.model.job import Job, Step
 from mwatch.model.phase import DeadlineSlot
 
 SAME_MOMENT = 1e-3
-SKEW = 5.0
-"""Seconds that the clocks of two pods may differ by."""
+SKEW = 5.0  # Seconds that the clocks of two pods may differ by
 _HIDE_NAN = frozenset({"megatron", "bridge", "deepspeed"})
 _SLOTS = {Spent.SAVING: DeadlineSlot.SAVING, Spent.EVALUATING: DeadlineSlot.EVALUATING}
 
@@ -39,6 +38,11 @@ def add(parts: Parts, spent: Spent, seconds: float) -> None:
         parts[spent] = parts.get(spent, 0.0) + seconds
 
 
+def add_all(parts: Parts, more: Parts) -> None:
+    for spent, seconds in more.items():
+        add(parts, spent, seconds)
+
+
 def add_steps(parts: Parts, seconds: float, shares: StepShares) -> None:
     add(parts, Spent.BAD_STEPS, seconds * shares.bad)
     add(parts, Spent.RECOMPUTED, seconds * (1 - shares.bad) * shares.redone)
@@ -46,7 +50,7 @@ def add_steps(parts: Parts, seconds: float, shares: StepShares) -> None:
 
 
 def fit(parts: Parts, span: float, rest: Spent) -> Parts:
-    """The same parts, made to fill `span`: what is too much is cut evenly."""
+    """Make the parts fill `span`: cut the excess evenly, or add what is missing as `rest`."""
     total = sum(parts.values())
     if total > span:
         share = span / total
@@ -56,8 +60,7 @@ def fit(parts: Parts, span: float, rest: Spent) -> Parts:
 
 
 def spans_within(opened: Open, begin: float, end: float) -> tuple[Parts, set[Spent]]:
-    """How long saves and evaluations took between two moments, and which took nobody knows
-    how long."""
+    """Seconds of saves and evaluations between two times, and the kinds of unknown length."""
     parts: Parts = {}
     untimed: set[Spent] = set()
     for spent, began, ended in opened.spans:
@@ -65,21 +68,20 @@ def spans_within(opened: Open, begin: float, end: float) -> tuple[Parts, set[Spe
             add(parts, spent, min(ended, end) - max(began, begin))
         elif began <= end:
             untimed.add(spent)
-    total = sum(parts.values())
-    if total > end - begin:
+    if sum(parts.values()) > end - begin:
         parts = fit(parts, end - begin, Spent.IDLE)
     return parts, untimed - parts.keys()
 
 
 def seconds_aside(ledger: GoodputLedger, before: Step | None) -> float:
-    """That saves and evaluations are known to have taken since a line."""
+    """Known seconds of saves and evaluations since a line."""
     if before is None or not ledger.open.spans:
         return 0.0
     return sum(spans_within(ledger.open, before.at, math.inf)[0].values())
 
 
 def split_stall(stall: BookedStall, begin: float, end: float) -> Parts:
-    """Time in which nothing moved: nobody knew, it was being looked at, it was decided."""
+    """Split a stall: not detected yet, detected, and decided on."""
     detected = min(max(stall.detected_at, begin), end)
     decided = end if stall.decided_at is None else min(max(stall.decided_at, detected), end)
     parts: Parts = {}
@@ -90,7 +92,7 @@ def split_stall(stall: BookedStall, begin: float, end: float) -> Parts:
 
 
 def split_untimed(spents: Iterable[Spent], seconds: float, calibration: Calibration) -> Parts:
-    """Saves and evaluations share what is left, by how long each usually takes."""
+    """Share seconds between saves and evaluations by their usual durations."""
     usual = {
         spent: calibration.durations[_SLOTS[spent]].median() if spent in _SLOTS else None
         for spent in sorted(spents)
@@ -102,7 +104,7 @@ def split_untimed(spents: Iterable[Spent], seconds: float, calibration: Calibrat
 
 
 def redone_share(pace: StepPace, last: float, iterations: float) -> float:
-    """Of the iterations up to and with `last`, how many an earlier attempt had done."""
+    """Share of the `iterations` up to `last` that an earlier attempt had done."""
     if iterations <= 0:
         return 0.0
     again = pace.redone_until - (last - iterations)
@@ -110,15 +112,15 @@ def redone_share(pace: StepPace, last: float, iterations: float) -> float:
 
 
 def bad_share(pace: StepPace, step: Step, iterations: float) -> float:
-    """Of the iterations up to and with those of a line, how many trained nothing."""
+    """Share of the `iterations` up to the end of a line that trained nothing."""
     if not all(map(math.isfinite, step.losses.values())) or _hides_nan(pace, step):
         return 1.0
     return min(step.skipped / iterations, 1.0) if step.skipped and iterations > 0 else 0.0
 
 
 def _hides_nan(pace: StepPace, step: Step) -> bool:
-    """The loss that lines used to print is missing: Megatron prints no mean that is NaN. A mean
-    below zero is missing too, but its gradients are finite."""
+    """Megatron prints no mean that is NaN; it also leaves out a mean below zero, but then the
+    gradients are finite."""
     if pace.loss_name is None or pace.loss_name in step.losses:
         return False
     is_skipped = step.covers <= step.skipped_printed
@@ -127,7 +129,6 @@ def _hides_nan(pace: StepPace, step: Step) -> bool:
 
 
 def shares_of(pace: StepPace, step: Step, iterations: float) -> StepShares:
-    """Of the iterations up to and with those of a line."""
     redone = redone_share(pace, step.iteration, iterations)
     return StepShares(redone, bad_share(pace, step, iterations))
 
@@ -135,9 +136,8 @@ def shares_of(pace: StepPace, step: Step, iterations: float) -> StepShares:
 def own_seconds(
     step: Step, before: Step | None, *, is_second: bool = False, aside: float = 0.0
 ) -> float | None:
-    """Of one of the `new` iterations. Since core_v0.16 the mean of the second line of a process
-    holds its slow first iteration once more. `aside`: seconds between the two lines that saves
-    and evaluations are known to have taken."""
+    """Seconds of one of the `new` iterations. Since core_v0.16 the mean of a process's second line
+    includes its slow first iteration again. `aside`: known seconds of saves and evaluations."""
     printed = step.seconds
     if printed is None or not 0 < printed < math.inf or step.new < 1:
         return None
@@ -147,8 +147,8 @@ def own_seconds(
     if again > 0 and before.is_first_of_process:
         return _without(step, printed * step.covers, before.seconds * again) or printed
     if is_second:
-        # A pod that tells nothing of the resume before it prints a first line that does not look
-        # like one. The clock shows whether the second line counts it in.
+        # Without a resume in the log, the first line does not look like one; the clock shows
+        # whether the second line includes it.
         gap = step.at - before.at - aside
         rest = _without(step, printed * (step.new + 1), before.seconds)
         if rest and abs(rest * step.new - gap) < abs(printed * step.new - gap) / 2:
@@ -168,8 +168,7 @@ _MAX_UNJUDGED = 16
 _SLOW_LINES = 3
 _SLOW_ITERATIONS = 8
 _NOISE = 0.1
-SURELY_CHANCE = 1 + _NOISE / 2
-"""Times the usual: not even the edge of a slow time."""
+SURELY_CHANCE = 1 + _NOISE / 2  # Times the usual: not even the edge of a slow time
 _SIGMAS = 4.0
 _GROSS_SECONDS = 5.0
 _LEAST_TAIL_STEPS = 2.5
@@ -178,7 +177,7 @@ _TAIL_SIGMAS = 20.0
 
 
 def usual_step(job: Job) -> float | None:
-    """None: too few lines to tell a usual step from a stall."""
+    """None: too few lines to distinguish a usual step from a stall."""
     known = job.calibration
     has_some = known.best_step is not None or len(known.recent) >= _FEW_LINES
     return known.usual_step() if has_some else None
@@ -190,8 +189,8 @@ def leave_unjudged(pace: StepPace, steps: Unjudged) -> None:
 
 
 def judge(job: Job, usual: float, *, is_guess: bool = False) -> None:
-    """A usual step is known now: what earlier lines took above it is told apart. What was only
-    guessed before is taken back."""
+    """Reclassify the time that earlier lines took above the usual step, which is known now; undo
+    earlier guesses."""
     ledger, pace = job.ledger, job.ledger.pace
     if pace.guess is not None:
         for source, target, seconds in reversed(pace.guess.moved):
@@ -214,8 +213,7 @@ def _moves(job: Job, each: Unjudged, usual: float) -> Iterator[tuple[Spent, Spen
     above, parts = each.seconds - steps, Parts()
     if each.booked_as is Spent.FIRST_STEP:
         add_steps(parts, steps, each.shares)
-        for spent, seconds in parts.items():
-            yield Spent.FIRST_STEP, spent, seconds
+        yield from ((Spent.FIRST_STEP, spent, seconds) for spent, seconds in parts.items())
     elif each.above_is is Spent.FIRST_STEP or is_gross(job, above, usual):
         add_steps(parts, above, each.shares)
         for spent, seconds in parts.items():
@@ -224,8 +222,7 @@ def _moves(job: Job, each: Unjudged, usual: float) -> Iterator[tuple[Spent, Spen
 
 
 def _judge_reach(job: Job, usual: float) -> None:
-    """An attempt that died before it showed its pace had got so far: what this one has done of
-    that, it has done again."""
+    """Count as recomputed what an attempt had done that ended before its pace was known."""
     pace, lines = job.ledger.pace, job.attempt.steps
     before, pace.unknown_reach = pace.unknown_reach, None
     if before is None:
@@ -242,8 +239,7 @@ def _judge_reach(job: Job, usual: float) -> None:
 
 
 def pace_by_save(job: Job) -> float | None:
-    """Seconds of a step between the last line and a save that followed, which names its
-    iteration."""
+    """Seconds of a step, by a save after the last line that names its iteration."""
     attempt, opened = job.attempt, job.ledger.open
     if not attempt.steps or attempt.evaluations != opened.evaluations:
         return None
@@ -258,8 +254,8 @@ def pace_by_save(job: Job) -> float | None:
 
 
 def guess_by_first_line(job: Job) -> float | None:
-    """Seconds of a step, where one line is all that there is and holds the first step too: a
-    first step takes as long as ten others, but seconds, not minutes."""
+    """Seconds of a step from a single line that includes the first step: a first step takes as
+    long as ten others, but seconds, not minutes."""
     attempt, waiting = job.attempt, job.ledger.pace.unjudged
     if len(attempt.steps) != 1 or len(waiting) != 1 or waiting[0].iterations < 2:
         return None
@@ -268,8 +264,8 @@ def guess_by_first_line(job: Job) -> float | None:
 
 
 def slow_part(job: Job, iterations: float, above: float, usual: float) -> float:
-    """Of what a line took above the usual. What the first slow lines were is known after a few
-    more, and the lines at both ends of a slow time are slow in part."""
+    """Seconds above the usual that were slow. The first slow lines are known to be slow only after
+    a few more, and the lines at both ends of a slow time are slow in part."""
     pace, steps, chance = job.ledger.pace, iterations * usual, noise(job, iterations, usual)
     if above <= max(steps * (job.ledger.slow_ratio - 1), chance):
         edge = above if above > chance / 2 else 0.0
@@ -287,12 +283,12 @@ def slow_part(job: Job, iterations: float, above: float, usual: float) -> float:
 
 
 def noise(job: Job, iterations: float, usual: float) -> float:
-    """So much above the usual is chance."""
+    """Seconds above the usual that may be chance."""
     return iterations * max(_NOISE * usual, _SIGMAS * job.calibration.best_spread)
 
 
 def is_gross(job: Job, above: float, usual: float) -> bool:
-    """More than the heavy tail of a noisy job: something stood still."""
+    """Whether it is more than the heavy tail of a noisy job: something stood still."""
     tail = _TAIL_SIGMAS * job.calibration.best_spread
     tail = min(max(tail, _LEAST_TAIL_STEPS * usual), _MOST_TAIL_STEPS * usual)
     return above > max(_GROSS_SECONDS, tail)

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the time after the last line was: of an attempt that ends, or as it looks now.
+"""What the time after the last line was: at the end of an attempt, or now.
 
-With the probe it is known when an iteration was last finished. From the log alone it is known
-only that the next line did not come: an attempt that ended before it was due had worked until
-then; one that was silent for longer stood still since some moment before it was due, and half
-the way is the best guess.
+With the probe the time of the last finished iteration is known. The log alone shows only that the
+next line did not come: an attempt that ended before the line was due worked until its end; one
+that was silent for longer stopped at some time before, and half of the way is the best guess.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from mwatch.model.phase import JobPhase
 from mwatch.state.goodput.step_time import (
     SAME_MOMENT,
     add,
+    add_all,
     add_steps,
     fit,
     redone_share,
@@ -31,7 +31,6 @@ from mwatch.state.goodput.step_time import (
 
 _LATE = 1.3  # times the usual gap, and a little: a line may be late without a stall
 _GRACE_SECONDS = 2.0
-
 _AFTER_STEPS = frozenset({Spent.IDLE, Spent.RESTARTING})
 PHASES = {
     JobPhase.QUEUED: Spent.QUEUED,
@@ -47,18 +46,15 @@ PHASES = {
 
 class Tail(NamedTuple):
     parts: Parts
-    reported: float
-    """The last iteration that a line has told of."""
-    reached: float
-    """The last iteration that was done in it, as far as can be told; 0: nobody knows."""
+    reported: float  # the last iteration of a line
+    reached: float  # the last iteration that was done, by estimate; 0: unknown
     worked_seconds: float
-    unobserved_seconds: float
-    """Likely worked on after `at`: nobody said anything between the last line and the end."""
+    unobserved_seconds: float  # likely worked after `at`, between the last line and the end
 
 
 def read_tail(job: Job, at: float, *, goes_on: bool = False) -> Tail:
-    """The time from `booked_at` to `at`; changes nothing. `goes_on`: `at` is no end, and a step
-    that is under way and not late is training."""
+    """Split the time from `booked_at` to `at` without a change. `goes_on`: the attempt has not
+    ended, and a step that is under way and not late is training."""
     ledger, opened = job.ledger, job.ledger.open
     begin = ledger.booked_at
     parts: Parts = {}
@@ -69,8 +65,7 @@ def read_tail(job: Job, at: float, *, goes_on: bool = False) -> Tail:
     spans, untimed = spans_within(opened, begin, at)
     if job.attempt.evaluations > opened.evaluations and opened.phase is not JobPhase.EVALUATING:
         untimed.add(Spent.EVALUATING)
-    for spent, seconds in spans.items():
-        add(parts, spent, seconds)
+    add_all(parts, spans)
     free = span - sum(spans.values())
     phase = spent_in(job, opened.phase)
     inside = 0.0
@@ -103,7 +98,7 @@ def read_tail(job: Job, at: float, *, goes_on: bool = False) -> Tail:
 
 
 def _is_on_time(job: Job, rest: float, at: float) -> bool:
-    """Nothing tells that the steps since the last line have stopped."""
+    """Whether nothing shows that the steps since the last line have stopped."""
     opened, pace, total = job.ledger.open, job.ledger.pace, job.layout.total_iterations
     if opened.stall is not None or _died_at(job, at) < at:
         return False
@@ -117,7 +112,7 @@ def _is_on_time(job: Job, rest: float, at: float) -> bool:
 
 
 def _slow_share(job: Job) -> float:
-    """The job was slow when the last line came, and will have been slow after it."""
+    """Share of steps that was slow, as at the last line."""
     pace, usual = job.ledger.pace, usual_step(job)
     if usual is None or not pace.newest_seconds or not pace.is_slow:
         return 0.0
@@ -125,7 +120,7 @@ def _slow_share(job: Job) -> float:
 
 
 def _finished(job: Job) -> float:
-    """Iterations after the last line that are known to be done: by the probe, a save, the end."""
+    """Iterations after the last line that a probe, a save or the end shows as done."""
     attempt, total = job.attempt, job.layout.total_iterations
     if not attempt.steps:
         return 0.0
@@ -143,8 +138,8 @@ def _finished(job: Job) -> float:
 
 
 def _take_from(parts: Parts, seconds: float) -> float:
-    """Saves and evaluations that look longer than they were: clocks differ, and where nobody
-    saw an evaluation begin it seems to begin with the line before."""
+    """Shorten saves and evaluations that look too long: clocks differ, and an evaluation without an
+    observed begin seems to begin at the line before."""
     total = sum(parts.values())
     taken = min(max(seconds, 0.0), total)
     for spent in parts:
@@ -153,7 +148,7 @@ def _take_from(parts: Parts, seconds: float) -> float:
 
 
 def spent_in(job: Job, phase: JobPhase) -> Spent | None:
-    """None: lines tell more than the phase."""
+    """None: lines say more than the phase."""
     if phase is JobPhase.STOPPING:
         return Spent.IDLE if job.attempt.is_done else Spent.RESTARTING
     return PHASES.get(phase)
@@ -165,9 +160,8 @@ def _add_phase(
     stall = ledger.open.stall
     if stall is None:
         add(parts, spent, seconds)
-        return
-    for part, length in split_stall(stall, at - seconds, at).items():
-        add(parts, part, length)
+    else:
+        add_all(parts, split_stall(stall, at - seconds, at))
 
 
 def _reported(attempt: Attempt) -> float:
@@ -182,7 +176,7 @@ def _gap(ledger: GoodputLedger) -> float | None:
 
 
 def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
-    """`is_cut`: a phase that only follows finished steps has begun."""
+    """Seconds of steps. `is_cut`: a phase that only follows finished steps has begun."""
     ledger, attempt = job.ledger, job.attempt
     total = job.layout.total_iterations
     if total is not None and _reported(attempt) >= total:
@@ -210,16 +204,15 @@ def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
 
 
 def _marked_at(opened: Open) -> float | None:
-    """When the last save or evaluation since the line was over; None: there was none, or nobody
-    knows."""
+    """When the last save or evaluation since the line ended; None: none did, or unknown."""
     ends = [span.end for span in opened.spans
             if span.spent not in _AFTER_STEPS and span.end - span.begin > SAME_MOMENT]  # fmt: skip
     return max(ends, default=None)
 
 
 def _since_a_mark(job: Job, at: float) -> float:
-    """Seconds of steps since the last line: a save or a result names the iterations before it;
-    after it there were steps too, until the end, but not so many that a line had come."""
+    """Seconds of steps since the last line: a save or a result names the iterations before it, and
+    after it there were fewer steps than a line needs."""
     pace, known, step = job.ledger.pace, _finished(job), job.ledger.pace.step_seconds or 0.0
     since = _died_at(job, at) - (_marked_at(job.ledger.open) or at)
     left = max(0.0, (pace.interval or 1) - 1 - known) * step
@@ -227,7 +220,7 @@ def _since_a_mark(job: Job, at: float) -> float:
 
 
 def _most_unprinted(job: Job) -> float:
-    """Seconds of steps that may be done though no line has told of them."""
+    """Seconds of steps that may be done without a line."""
     attempt, pace = job.attempt, job.ledger.pace
     if pace.step_seconds is None or not attempt.steps:
         return math.inf
@@ -237,8 +230,8 @@ def _most_unprinted(job: Job) -> float:
 
 
 def _ends_with_save(job: Job) -> bool:
-    """The attempt saved and did no step more: the save names the last iteration, and what else
-    was before it is an evaluation of which only the end is known."""
+    """Whether the attempt did no step after its save, which names the last iteration; the rest
+    before it is an evaluation of which only the end is known."""
     opened, step = job.ledger.open, job.ledger.pace.step_seconds or 0.0
     if job.attempt.evaluations == opened.evaluations:
         return False
@@ -250,7 +243,7 @@ def _ends_with_save(job: Job) -> bool:
 
 
 def _last_step_at(job: Job) -> float:
-    """As the probe saw it; a phase that has just ended is the work of all ranks too."""
+    """By the probe; a phase that has just ended is work of all ranks too."""
     known = [rank.progressed_at for rank in job.attempt.ranks.values() if rank.iteration]
     return max([*known, job.ledger.booked_at, job.ledger.open.phase_began])
 
@@ -262,10 +255,8 @@ def _whole_steps(ledger: GoodputLedger, seconds: float) -> float:
 
 
 def _died_at(job: Job, at: float) -> float:
-    """When the first error since the last line was printed; `at` where there was none.
-
-    An error without a time of its own has that of the line before it: it tells nothing.
-    """
+    """When the first error since the last line was printed, else `at`. An error without a stamp
+    has the time of the line before it, and is ignored."""
     attempt, begin = job.attempt, job.ledger.booked_at
     errors = [seen.at for seen in attempt.errors] + [seen.at for seen in attempt.faults]
     return min((each for each in errors if begin < each <= at), default=at)
@@ -280,16 +271,14 @@ def _add_lost(
     *,
     goes_on: bool,
 ) -> None:
-    """Neither a phase nor steps."""
+    """Add the time that was neither a phase nor steps."""
     opened = job.ledger.open
     if seconds <= 0:
         return
     if opened.stall is not None:
-        for spent, part in split_stall(opened.stall, until - seconds, until).items():
-            add(parts, spent, part)
+        add_all(parts, split_stall(opened.stall, until - seconds, until))
     elif untimed:
-        for spent, part in split_untimed(untimed, seconds, job.calibration).items():
-            add(parts, spent, part)
+        add_all(parts, split_untimed(untimed, seconds, job.calibration))
     elif job.attempt.is_done:
         add(parts, Spent.IDLE, seconds)
     else:
@@ -303,7 +292,7 @@ def _add_lost(
 
 
 def _unobserved(job: Job, rest: float) -> float:
-    """The next line would have come: on average half of the way to it was done."""
+    """Seconds likely worked after the last line: on average half of the way to the next one."""
     attempt, gap = job.attempt, _gap(job.ledger)
     is_quiet = rest < SAME_MOMENT and job.ledger.open.phase is JobPhase.TRAINING
     if not is_quiet or gap is None or usual_step(job) is None or job.sees(Source.PROBE):
