@@ -198,7 +198,7 @@ def test_the_page_reads_its_cursor_from_the_address(page: Page) -> None:
 
 
 def test_before_the_first_look_it_is_no_snapshot() -> None:
-    with pytest.raises(ValueError, match="no snapshot"):
+    with pytest.raises(ValueError, match="not a snapshot"):
         decode(Page().body())
 
 

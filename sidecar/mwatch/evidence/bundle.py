@@ -112,7 +112,6 @@ def node(volume: VolumeReader, id: str, budget: Budget) -> Found:
 
 
 def probes(volume: VolumeReader, id: str, budget: Budget) -> Found:
-    """Yield the probe records of all ranks as one JSON file."""
     try:
         names = [each for each in volume.names(PROBE_FOLDER) if each.startswith(PROBE_PREFIX)]
     except OSError as error:
@@ -206,7 +205,6 @@ class ExtraParts:
         work.start()
 
     def found(self, budget: Budget, seconds: float) -> Iterator[Content | Missing]:
-        """Yield what is ready within that time."""
         until = time.monotonic() + seconds
         while True:
             try:

@@ -98,7 +98,6 @@ class EvidenceCase:
     reason: str = ""
     bundle: Bundle | None = None
     asks: int = 0
-    """How often the copy off the pod was checked."""
     saved: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
 
@@ -164,7 +163,6 @@ class EvidenceCollector:
                 self._changed.notify_all()
 
     def signs(self) -> list[Observed]:
-        """Return the new signs from dumps of the current attempt."""
         with self._changed:
             found = list(self._signs)
             self._signs.clear()

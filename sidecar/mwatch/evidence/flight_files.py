@@ -61,7 +61,6 @@ class FoundDumps(NamedTuple):
 
 
 def find_dumps(folder: str) -> FoundDumps:
-    """Find all dumps under `folder`, bounded in depth, entries and files."""
     files: list[DumpFile] = []
     seen = 0
     folders = [(folder, 0)]
@@ -157,7 +156,6 @@ Set = dict[int, list[DumpFile]]
 class Flight(NamedTuple):
     dumps: dict[int, Dump]
     taken_at: float | None
-    """When the newest file was written."""
     notes: tuple[str, ...]
     attendance: Attendance = Attendance()
 

@@ -24,9 +24,7 @@ _MAX_RECORD_BYTES = 1 << 20
 
 class Incidents(NamedTuple):
     records: tuple[IncidentRecord, ...]
-    """Oldest first."""
     broken: tuple[str, ...]
-    """Names of unreadable ones."""
 
 
 class IncidentFiles:
@@ -53,7 +51,6 @@ class IncidentFiles:
         return self._root / id
 
     def write(self, record: IncidentRecord) -> Path:
-        """Write or replace a record. Raises OSError."""
         folder = self.folder(record.id)
         make_private_folder(folder)
         body = _scrubbed(to_json(record))
@@ -75,7 +72,6 @@ class IncidentFiles:
         return Incidents(tuple(records), tuple(broken))
 
     def prune(self, *, keep: str | None = None) -> None:
-        """Remove the oldest beyond the bounds."""
         bounds = {"max_incidents": self._max_incidents, "max_bytes": self._max_bytes}
         prune(str(self._root), keep=keep, **bounds)
 
@@ -119,7 +115,6 @@ class AsyncIncidentStore(IncidentFiles):
         return path
 
     def drain(self, seconds: float) -> bool:
-        """Return whether all is written within that time."""
         with self._changed:
             return self._changed.wait_for(self._is_idle, seconds)
 

@@ -45,7 +45,6 @@ class DropQueue(Generic[T]):
             return self._items.popleft() if self._items else None
 
     def close(self) -> None:
-        """Accept no more items."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

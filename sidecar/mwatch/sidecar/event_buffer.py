@@ -68,7 +68,6 @@ class Cursor(NamedTuple):
 
 
 def read_cursor(text: str) -> Cursor | None:
-    """Parse a cursor; None if it is invalid."""
     rest, _, last = text.rpartition(".")
     number = _whole(last)
     if number is None:
@@ -106,7 +105,6 @@ class _Entry:
         self.number = number
         self.observed = observed
         self.place = place
-        """How far the log was sent with it."""
         self.body: bytes | None = None
         """Encoded when it is first requested."""
 
@@ -144,11 +142,9 @@ class EventBuffer:
         """Includes changes of parts that are sent as a whole."""
         self._place = place
         self._lost = newest
-        """Number of the newest one that was dropped."""
         self._lost_place = place
 
     def add(self, observed: Observed, file: int = 0) -> None:
-        """`file`: the inode of the log."""
         if isinstance(observed.what, _STATES):
             return
         with self._lock:
@@ -237,7 +233,6 @@ _MAX_LIFE = 32
 class BufferCursor(NamedTuple):
     life: str
     newest: int
-    """The last number that was sent."""
     file: int
     """The inode of the log; 0 if there was none."""
     line: int

@@ -39,7 +39,6 @@ class SidecarServer:
     """
 
     def __init__(self, settings: SidecarSettings, pages: Pages, now: float) -> None:
-        """InputError if no port is free."""
         self._settings = settings
         try:
             self._server = _bound(settings, pages)
@@ -66,7 +65,6 @@ class SidecarServer:
 
     @property
     def failures(self) -> int:
-        """Requests for which a page raised."""
         return self._server.failures
 
     def keep_file(self) -> str | None:
@@ -140,7 +138,6 @@ class EvidenceApi:
         self._listed_at = -_LIST_SECONDS
 
     def ask(self, reason: str) -> str | None:
-        """Return the id of the bundle that is being made."""
         self._asked()
         with self._lock:
             if self._case is None or self._case.saved.is_set():
@@ -172,7 +169,6 @@ class EvidenceApi:
         return self._listed
 
     def folder(self, id: str) -> Path | None:
-        """Return the folder of a finished bundle."""
         if not is_incident_id(id):
             return None
         folder = self._files.folder(id)

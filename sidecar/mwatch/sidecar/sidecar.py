@@ -124,8 +124,6 @@ _DRAIN_SECONDS = 0.3
 
 
 class _Places:
-    """Where this sidecar reads and writes."""
-
     def __init__(self, settings: SidecarSettings) -> None:
         self.volume = self.path = settings.dir
         self.incidents = settings.evidence or settings.dir / "incidents"
@@ -188,7 +186,6 @@ class Sidecar:
         self._changes = SourceChanges()
 
     def listen(self) -> None:
-        """InputError if no port is free."""
         settings = self._settings
         self._pages = SidecarServer(settings, self._made_pages(), self.live.clock.now())
         self._view.noted(
@@ -283,7 +280,6 @@ class Sidecar:
         self.page.update(evaluated, live.wrapper, self._pod.facts())
 
     def _errors(self) -> int:
-        """Internal errors in the loop and in the pages."""
         return self.faults.count + (0 if self._pages is None else self._pages.failures)
 
     def _is_acting(self) -> bool | None:
@@ -307,7 +303,6 @@ def _who(settings: SidecarSettings, now: float) -> PodId:
 
 
 def _attributes(settings: SidecarSettings) -> dict[str, str]:
-    """Return the attributes of the pod by OpenTelemetry's names."""
     known = {
         "k8s.pod.name": settings.pod,
         "k8s.pod.uid": settings.pod_uid,

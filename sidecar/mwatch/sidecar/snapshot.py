@@ -39,8 +39,6 @@ _MAX_TEXT = 500
 
 
 class Evaluated(NamedTuple):
-    """The result of one evaluation, in immutable values."""
-
     snapshot: Snapshot
     monotonic: float
     drift: float
@@ -49,7 +47,6 @@ class Evaluated(NamedTuple):
     """When the probes were read, on the clock of `snapshot.at`."""
     signs: Sequence[SignSeen]
     progressed: Mapping[int, float] = {}
-    """By rank: when its iteration last rose."""
     step_seconds: float | None = None
     """Of a slow step."""
 
@@ -82,7 +79,6 @@ class SnapshotPage:
         self.ring = EventBuffer(life, _encoded, newest=newest, place=place)
 
     def observe(self, observed: Observed, file: int = 0) -> None:
-        """`file`: the inode of the current log."""
         if isinstance(observed.what, StoredCheckpoints):
             before, self._stored = self._stored, observed
             if before is None or before.what != observed.what:
@@ -128,7 +124,6 @@ class SnapshotPage:
             self._parts = {**self._parts, name: part}
 
     def _fast(self, evaluated: Evaluated) -> bytes:
-        """Encode what changes with each evaluation, once."""
         with self._lock:
             if self._made is None or self._made[0] is not evaluated:
                 stored_at = None if self._stored is None else self._stored.at

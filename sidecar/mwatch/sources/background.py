@@ -22,8 +22,6 @@ Read = Callable[[], Reading[Sequence[Observed]]]
 
 
 class BackgroundCall(Generic[T]):
-    """Runs one call at a time in a daemon thread."""
-
     def __init__(
         self,
         name: str,
@@ -143,7 +141,6 @@ class MonitoredSource:
         self._kind = kind
         self.reading: Reading[Sequence[Observed]] = Absent("not read yet")
         self.read_at: float | None = None
-        """When it was last read successfully."""
         self._reported: bool | None = None
 
     @property

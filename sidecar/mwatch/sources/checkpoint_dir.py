@@ -82,9 +82,7 @@ class CheckpointDir(BackgroundSource):
         self._judge = judge
         self._known: dict[str, _Known] = {}
         self.storage: Storage | None = None
-        """Of the file system that holds the folder."""
         self.sizes: dict[int, int] = {}
-        """Bytes of each checkpoint, by iteration."""
         self.tracker: str | None = None
         """The newest checkpoint according to the trainer's tracker file."""
 
@@ -148,7 +146,6 @@ def _stamp(path: str) -> Mark | None:
 
 class SavedTimeline(NamedTuple):
     timeline: Timeline | None
-    """None if there is none or it is broken."""
     problem: str | None = None
     is_broken: bool = False
     """Then it may have marked the newest checkpoint as abandoned."""

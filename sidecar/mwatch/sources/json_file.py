@@ -56,11 +56,9 @@ _AHEAD_SECONDS = 1.0
 
 class FileSample(NamedTuple):
     at: float
-    """Wall time of the sample."""
     monotonic: float
     body: dict[str, Any]
     is_new: bool
-    """The last read returned another one."""
 
 
 class NodeFile:

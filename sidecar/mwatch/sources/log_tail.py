@@ -48,7 +48,6 @@ class LogTail:
         self._begin = inode, offset
 
     def poll(self) -> Poll:
-        """Return at most one chunk. OSError for what needs a person, such as no permission."""
         if self._fd is None:
             if not self._open():
                 return Poll(b"")

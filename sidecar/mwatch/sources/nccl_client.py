@@ -28,8 +28,6 @@ Address = tuple[str, int]
 
 
 class RasProtocol(IntEnum):
-    """The newest protocol that a server supports."""
-
     TEXT = 24
     JSON = 28
     """From 2.28.7."""

@@ -94,7 +94,6 @@ class _Known(NamedTuple):
     begun: Mapping[int, int]
     since: float
     answers: int
-    """Consecutive answers with these counts."""
 
 
 class RasReport(NamedTuple):
@@ -137,7 +136,6 @@ class RasCounts:
         return RasReport(nccl, tuple(signs), (moved or is_equal) and not missing)
 
     def _follow(self, at: float, answer: RasAnswer) -> bool:
-        """Return whether a collective was begun since the last answer."""
         last_at = -math.inf if self._last_at is None else self._last_at
         is_first = at - last_at > _GAP_SECONDS
         self._last_at = at
@@ -303,7 +301,6 @@ class NcclRas(BackgroundSource):
 
     @property
     def nccl(self) -> Nccl | None:
-        """As of the last answer; None while there is none."""
         return self._nccl if self.is_up else None
 
     def raw(self, seconds: float) -> str:

@@ -76,7 +76,6 @@ class RankUse:
         self.ranks: dict[int, ResourceUse] = {}
 
     def update(self, found: Mapping[int, Sequence[NodeProcess]]) -> None:
-        """Take the processes of each living rank, its main process first."""
         self.ranks = {rank: self._use(rank, every) for rank, every in found.items()}
         there = {each.key for every in found.values() for each in every}
         self._known = {key: spent for key, spent in self._known.items() if key in there}
@@ -112,18 +111,15 @@ class NodeProcesses:
     def __init__(
         self, folder: str, stream: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """`folder` is `$MWATCH_DIR`."""
         self._volume = folder
         self._file = NodeFile(os.path.join(folder, NODE_FOLDER, NODE_PROCESSES), clock)
         self._stream = stream
         self._moments: deque[_Moment] = deque(maxlen=_MAX_SAMPLES)
         self._ranks: dict[int, Key] = {}
-        """The last living main process of each rank."""
         self._living: set[Key] = set()
         self._probed: set[int] = set()
         """Ranks whose main process is known from the probe."""
         self._odd: dict[int, SignState] = {}
-        """Ranks that were reported as stopped or dead."""
         self._use = RankUse()
 
     @property
@@ -132,7 +128,6 @@ class NodeProcesses:
 
     @property
     def ranks(self) -> dict[int, int]:
-        """The rank of each main process, by pid."""
         return {pid: rank for rank, (pid, _) in self._ranks.items()}
 
     def read(self) -> Reading[tuple[Observed, ...]]:

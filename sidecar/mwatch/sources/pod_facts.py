@@ -30,7 +30,6 @@ _DATA_FLAGS = (
     "--data-path", "--train-data-path", "--valid-data-path", "--test-data-path",
 )  # fmt: skip
 _QUOTED = re.compile(r"'([^']+)'")
-_ESCAPES = ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\"))
 
 
 class PodFactsSource:
@@ -142,9 +141,7 @@ def _mounted(line: str) -> tuple[str, str, bool] | None:
     left, right = before.split(), after.split()
     if len(left) < 6 or len(right) < 3:
         return None
-    point = left[4]
-    for escape, character in _ESCAPES:
-        point = point.replace(escape, character)
+    point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), left[4])
     options = {*left[5].split(","), *right[2].split(",")}
     return point, right[0], "ro" in options
 

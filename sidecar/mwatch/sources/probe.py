@@ -66,7 +66,6 @@ class RankReading(NamedTuple):
     beat: Beat
     age_seconds: float
     is_new: bool
-    """The last read returned another record."""
 
 
 class _Seen(NamedTuple):
@@ -83,7 +82,6 @@ class ProbeSource:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`folder` is `$MWATCH_DIR`."""
         self._path = os.path.join(folder, PROBE_FOLDER)
         self._stream = stream
         self._clock = clock
@@ -91,7 +89,6 @@ class ProbeSource:
         self._seen: dict[int, _Seen] = {}
         self._start: tuple[int, int] | None = None
         self.ranks: tuple[RankReading, ...] = ()
-        """As last read, including silent ranks."""
         self.seconds = RankSeconds()
 
     def read(self, attempt: int | None = None) -> Reading[tuple[Observed, ...]]:

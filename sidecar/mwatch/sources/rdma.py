@@ -59,7 +59,6 @@ _DEVICE_HARDWARE = (
 class Port(NamedTuple):
     values: FabricPort
     state: str
-    """As the kernel names it."""
 
 
 def read_cards(root: str) -> list[str]:
@@ -196,8 +195,6 @@ RULES = (
 
 
 class CounterWatch:
-    """Checks one counter of one port against one rule."""
-
     def __init__(self, rule: CounterRule) -> None:
         self._rule = rule
         self._seen: deque[tuple[float, int]] = deque()
@@ -276,7 +273,6 @@ class Rdma(BackgroundSource):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`root` is `/sys`."""
         super().__init__(
             "mwatch-rdma",
             self._poll,
@@ -298,7 +294,6 @@ class Rdma(BackgroundSource):
 
     @property
     def ports(self) -> tuple[FabricPort, ...]:
-        """As of the last poll; empty if it failed."""
         return self._ports if self.is_up else ()
 
     def _poll(self) -> Reading[Observations]:
@@ -351,7 +346,6 @@ class Rdma(BackgroundSource):
         }
 
     def _faults(self, at: float, trouble: list[_Trouble]) -> list[Fault]:
-        """Make one fault of each kind; one that goes on is reported at growing intervals."""
         due: dict[str, list[str]] = {}
         for each in trouble:
             if self._is_due(at, each):

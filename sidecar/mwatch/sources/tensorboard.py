@@ -153,7 +153,6 @@ class _File(NamedTuple):
     size: int
     mtime: float
     before: int
-    """Its size at the first poll."""
 
 
 class _Newest(NamedTuple):
@@ -163,8 +162,6 @@ class _Newest(NamedTuple):
 
 
 class _Step:
-    """The values of one step so far."""
-
     def __init__(self, path: str, number: int, wall_time: float) -> None:
         self.path, self.number, self.wall_time = path, number, wall_time
         self.values: dict[str, float] = {}
@@ -212,7 +209,6 @@ class TensorboardEvents(BackgroundSource):
         self._folder = folder
         self._has_log = has_log
         self._step: _Step | None = None
-        """The newest, which may be incomplete."""
         self._steps: deque[_Step] = deque(maxlen=MAX_RECORDS)
         self._stream = stream
         self._wall = wall
@@ -272,7 +268,6 @@ class TensorboardEvents(BackgroundSource):
         return Observed(self._now, self._stream, sign)
 
     def _files(self) -> list[_File]:
-        """List the files that have grown since the first poll, the newest first."""
         found: dict[str, tuple[int, float]] = {}
         with os.scandir(self._folder) as entries:
             for entry in islice(entries, _MAX_ENTRIES):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +17,7 @@ from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.model.snapshot.pod import TrainerEnd, WrapperState
 from mwatch.sources.json_file import JsonFile, number, text, whole
 from mwatch_trainer.contract import ATTEMPT
+from mwatch_trainer.processes.signals import name_of
 
 _MAX_TEXT = 1000
 _MAX_CHANGES = 64
@@ -28,7 +28,6 @@ _NO_MEMORY = re.compile(r"\boom\b|memory for this container was used up|kernel k
 
 class WrapperFile:
     def __init__(self, folder: str, stream: str) -> None:
-        """`folder` is `$MWATCH_DIR`."""
         self._file = JsonFile(os.path.join(folder, ATTEMPT))
         self._stream = stream
         self._started: tuple[int, float] | None = None
@@ -96,22 +95,13 @@ def _texts(found: object, most: int) -> tuple[str, ...]:
 def _ended(found: object, started_at: float) -> TrainerEnd | None:
     if not isinstance(found, dict):
         return None
-    at = number(found.get("at"))
+    at, name = number(found.get("at")), found.get("signal")
+    signal = whole(name)
     return TrainerEnd(
         started_at if at is None else at,
         whole(found.get("code")),
-        _signal_name(found.get("signal")),
+        text(name) if signal is None else name_of(signal),
         text(found.get("reason"), _MAX_TEXT),
         whole(found.get("returned")),
         found.get("asked") is True,
     )
-
-
-def _signal_name(found: object) -> str | None:
-    value = whole(found)
-    if value is None:
-        return text(found)
-    try:
-        return signal.Signals(value).name
-    except ValueError:
-        return f"signal {value}"

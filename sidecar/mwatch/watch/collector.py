@@ -156,7 +156,6 @@ class WrapperCounts:
             "mwatch-counts", self._ask, limit_seconds=2 * _LIMIT_SECONDS, clock=clock
         )
         self.dropped: dict[str, int] = {}
-        """Bytes by source; empty until the wrapper has answered."""
 
     def ask_when_due(self) -> None:
         answer = self._call.take()
@@ -279,7 +278,6 @@ class VolumeCollector:
         self._read_at = clock.now()
         self._has_read = False
         self.save: Path | None = None
-        """Where the job saves, once it is known."""
         self.errors: list[Exception] = []
         """Internal errors of sources, for the caller to report."""
         self.folder: CheckpointDir | None = None
@@ -307,7 +305,6 @@ class VolumeCollector:
 
     @property
     def probes(self) -> tuple[RankReading, ...]:
-        """The newest record of each rank."""
         return self._probe.ranks
 
     @property
@@ -324,7 +321,6 @@ class VolumeCollector:
 
     @property
     def ranks(self) -> dict[int, RankFacts]:
-        """Resource use of each rank of this machine."""
         use, seconds = self._processes.use, self._probe.seconds
         ranks = {each.beat.rank for each in self._probe.ranks} | set(use)
         return {

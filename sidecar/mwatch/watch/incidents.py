@@ -53,9 +53,7 @@ class IncidentChanges(NamedTuple):
 
     found: list[Incident]
     closed: list[Incident]
-    """Ended without an action."""
     recorded: list[TrackedIncident]
-    """New, or with new evidence."""
 
 
 class IncidentTracker:
@@ -71,7 +69,6 @@ class IncidentTracker:
 
     @property
     def tracked(self) -> list[TrackedIncident]:
-        """Oldest first."""
         return list(self._tracked)
 
     def update(self) -> IncidentChanges:

@@ -54,7 +54,6 @@ class RunMetrics:
         self._ticked = time.monotonic()
         self._spent = MonotonicCounters()
         self.where: str | None = None
-        """The address; None if there is no server."""
         self.problem: str | None = None
 
     def update(self, assessment: Assessment) -> None:
@@ -171,7 +170,6 @@ class Exporters:
             self._notes = TensorboardNotes(tensorboard_notes)
 
     def update(self, records: Sequence[IncidentRecord]) -> None:
-        """Export after an evaluation; `records` are of all known incidents."""
         notes = self._notes
         if notes is None:
             return
@@ -192,7 +190,6 @@ class Exporters:
         return found
 
     def dropped(self) -> dict[str, int]:
-        """Dropped samples and notes, by exporter."""
         found = {}
         if self._otlp is not None:
             found["otlp"] = self._otlp.dropped

@@ -38,7 +38,6 @@ class _Found(NamedTuple):
 
 class SavedState:
     def __init__(self, save: Path) -> None:
-        """Start reading."""
         self._save = save
         self._path = save / FOLDER / _CALIBRATION
         self._call: BackgroundCall[_Found] = BackgroundCall(

@@ -97,9 +97,7 @@ class RunEnd(NamedTuple):
     exit_code: int
     summary: str
     is_recovered: bool
-    """There was no problem at the end."""
     is_interrupted: bool = False
-    """The user or the system ended it."""
 
 
 class RunObserver(Protocol):

@@ -126,7 +126,6 @@ class Bearer:
         self._failures: OrderedDict[str, deque[float]] = OrderedDict()
 
     def refusal(self, request: Request) -> HttpRefusal | None:
-        """Return None if the request may go on."""
         token = self._token()
         if isinstance(token, HttpRefusal):
             return token

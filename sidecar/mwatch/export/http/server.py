@@ -44,7 +44,6 @@ class Request(NamedTuple):
     body: bytes = b""
     parameter: str = ""
     client: str = ""
-    """The address of the client."""
     query: str = ""
 
 
@@ -72,12 +71,9 @@ class Endpoint(NamedTuple):
     """Time limit of the answer, after the request was read; 0: the server's."""
 
     @property
-    def methods(self) -> tuple[str, ...]:
-        found = (("GET", self.get), ("HEAD", self.get), ("POST", self.post))
-        return tuple(name for name, handler in found if handler is not None)
-
-    def handler(self, method: str) -> Handler | None:
-        return {"GET": self.get, "HEAD": self.get, "POST": self.post}.get(method)
+    def handlers(self) -> dict[str, Handler]:
+        found = {"GET": self.get, "HEAD": self.get, "POST": self.post}
+        return {method: handler for method, handler in found.items() if handler is not None}
 
 
 Pages = Mapping[str, Handler | Endpoint]
@@ -166,7 +162,6 @@ class Server:
 
     @property
     def failures(self) -> int:
-        """Requests for which a page raised."""
         return self._server.failures
 
     def close(self) -> None:
@@ -226,7 +221,6 @@ class _Listener(ThreadingHTTPServer):
             self._forget(request)
 
     def allow(self, request: socket.socket, seconds: float) -> None:
-        """Extend the time limit of a request."""
         with self._lock:
             if request in self._open:
                 self._open[request] = time.monotonic() + seconds
@@ -288,9 +282,9 @@ class _Handler(BaseHTTPRequestHandler):
         if found is None:
             known = " ".join(sorted(self.server.pages))
             return _error(HTTPStatus.NOT_FOUND, f"no such page; known pages: {known}")
-        handler = found.endpoint.handler(self.command)
+        handler = found.endpoint.handlers.get(self.command)
         if handler is None:
-            allowed = ", ".join(found.endpoint.methods)
+            allowed = ", ".join(found.endpoint.handlers)
             page = _error(HTTPStatus.METHOD_NOT_ALLOWED, f"only {allowed}")
             return page._replace(headers={"Allow": allowed})
         body = self._body() if self.command == "POST" else b""

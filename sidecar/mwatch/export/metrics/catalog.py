@@ -18,7 +18,6 @@ class Metric(NamedTuple):
     kind: Kind
     unit: str
     labels: tuple[str, ...]
-    """Besides `run`."""
     help: str
 
 

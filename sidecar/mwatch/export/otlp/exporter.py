@@ -42,19 +42,14 @@ def address(endpoint: str, environ: Mapping[str, str]) -> str:
 
 
 class SendOutcome(Enum):
-    """The result of one request."""
-
     TAKEN = "taken"
     LATER = "later"
-    """It may succeed later."""
     REFUSED = "refused"
-    """It will never succeed."""
 
 
 class SendSchedule(NamedTuple):
     period_seconds: float = 15.0
     limit_seconds: float = 10.0
-    """Of a whole request."""
     first_pause_seconds: float = 1.0
     last_pause_seconds: float = 60.0
     max_queued: int = 64
@@ -93,7 +88,6 @@ class Otlp:
 
     @property
     def dropped(self) -> int:
-        """Samples that were not delivered."""
         return self._queue.dropped
 
     @property

@@ -179,7 +179,6 @@ class Points:
         return MetricsData([ResourceMetrics(about, [ScopeMetrics(_SCOPE, found, "")], "")])
 
     def keep(self, runs: Iterable[str]) -> None:
-        """Forget all other runs."""
         kept = set(runs)
         self._held.keep(kept)
         self._starts = {run: starts for run, starts in self._starts.items() if run in kept}
@@ -225,8 +224,6 @@ _FILES = ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")
 
 
 class Sender:
-    """Sends one request at a time; for one thread."""
-
     def __init__(self, endpoint: str, limit_seconds: float) -> None:
         """OSError if a certificate cannot be read."""
         for name in _FILES:

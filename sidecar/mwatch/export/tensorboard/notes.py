@@ -117,8 +117,6 @@ class _Written(NamedTuple):
 
 
 class _Level(NamedTuple):
-    """The severity that was last written for a detector, and when."""
-
     level: float
     at: float
 
@@ -137,7 +135,6 @@ class TensorboardNotes(NoteWriter):
         self._count = 0
 
     def update(self, snapshot: Snapshot) -> None:
-        """Note what has changed; called after each evaluation."""
         self._at = snapshot.at
         iteration = snapshot.iteration
         if iteration is not None and iteration != self._step:

@@ -30,8 +30,6 @@ _NUMBERS = itertools.count()
 
 
 class Room(NamedTuple):
-    """Size limits and access mode of the files."""
-
     max_bytes: int = 16 * 2**20
     """Of one file; enough for more than half a year of notes."""
     max_files: int = 32
@@ -96,8 +94,6 @@ def _prune(own: Path, host: str, max_files: int) -> None:
 
 
 class TextNote(NamedTuple):
-    """A number or text at an iteration."""
-
     tag: str
     step: int
     at: float
@@ -148,7 +144,6 @@ class NoteWriter:
         retry_seconds: float = RETRY_SECONDS,
         max_queued: int = MAX_QUEUED,
     ) -> None:
-        """The event file goes into `folder/name`."""
         self._folder = folder
         self._name = name
         self._room = room or Room()
@@ -171,7 +166,6 @@ class NoteWriter:
         return None if self._problem is None else scrub_text(self._problem)
 
     def put(self, note: TextNote) -> None:
-        """Queue a note; never blocks."""
         self._queue.put(note)
         if self._thread is None and not self._closing.is_set():
             self._thread = threading.Thread(target=self._run, name="mwatch-notes", daemon=True)

@@ -98,9 +98,7 @@ class GpuActivity:
         self._plateau = 0.0
         """The highest mean power of a window; it never falls, as a hang may last long."""
         self._rest = math.inf
-        """The lowest mean power."""
         self._tensor_shown = 0.0
-        """The highest mean tensor activity of a window."""
 
     def add(
         self,
@@ -109,7 +107,6 @@ class GpuActivity:
         utilization: float | None,
         tensor: float | None = None,
     ) -> Activity | None:
-        """Return None until there are enough samples."""
         self._moments.append(_Moment(monotonic, watts, utilization, tensor))
         while monotonic - self._moments[0].monotonic > 2 * WINDOW_SECONDS:
             self._moments.popleft()
@@ -173,30 +170,6 @@ def _by_use(window: list[_Moment]) -> Activity | None:
 
 
 _MAX_REMEMBERED = 128
-
-
-class GpuSigns:
-    """The GPU activity of each rank as a sign, or of the pod if no GPU has a known rank."""
-
-    def __init__(self) -> None:
-        self._activity: dict[str, GpuActivity] = {}
-
-    def of(self, gpus: Sequence[Gpu], monotonic: float) -> Iterator[Sign]:
-        if len(self._activity) > _MAX_REMEMBERED:
-            self._activity.clear()
-        found: list[tuple[Gpu, Activity]] = []
-        for gpu in gpus:
-            memory = self._activity.setdefault(gpu.uuid, GpuActivity())
-            activity = memory.add(monotonic, gpu.power_watts, gpu.utilization, gpu.tensor_active)
-            if activity is not None:
-                found.append((gpu, activity))
-        nameless = [activity for gpu, activity in found if gpu.rank is None]
-        for gpu, activity in found:
-            if gpu.rank is not None:
-                text = f"GPU {gpu.number} of rank {gpu.rank}: {activity.text}"
-                yield Sign(SignSource.GPU_ACTIVITY, activity.state, gpu.rank, text)
-        if nameless and len(nameless) == len(gpus):
-            yield _pod_sign(nameless)
 
 
 def _pod_sign(found: list[Activity]) -> Sign:
@@ -320,18 +293,15 @@ class GpuSource:
         self._nvml = NvmlSource(clock=clock) if nvml is None else nvml
         self._stream, self._ranks, self._clock = stream, ranks, clock
         self._faults = GpuFaults(stream, catalogue, node)
-        self._signs = GpuSigns()
+        self._activity: dict[str, GpuActivity] = {}
         self._began, self._began_at = clock(), wall()
         self._uuids: dict[tuple[Route, int], str] = {}
         """A lost GPU no longer reports its own."""
         self._needed_at: float | None = self._began
-        """When NVML was last used; None: it is closed."""
         self.gpus: tuple[Gpu, ...] = ()
-        """As last read; empty if that failed."""
         self.route: Route | None = None
 
     def read(self) -> Reading[Observations]:
-        """Return what is new, without waiting."""
         sampled = _with_gpus(self._file.read())
         if isinstance(sampled, Ok):
             self._rest()
@@ -368,12 +338,29 @@ class GpuSource:
         records = [self._record(route, each) for each in listed]
         self.gpus = self._with_ranks([each.gpu for each in records])
         alive = [gpu for gpu in self.gpus if gpu.is_up]
-        signs = self._signs.of(alive, sample.monotonic)
+        signs = self._signs(alive, sample.monotonic)
         observed = [Observed(sample.at, self._stream, sign) for sign in signs]
         for record, gpu in zip(records, self.gpus, strict=True):
             ranked = record._replace(gpu=gpu)
             observed += self._faults.check(ranked, sample.at, route, _FILES[route])
         return observed
+
+    def _signs(self, gpus: Sequence[Gpu], monotonic: float) -> Iterator[Sign]:
+        """Yield the activity of each rank's GPU, or of the pod if no GPU has a known rank."""
+        if len(self._activity) > _MAX_REMEMBERED:
+            self._activity.clear()
+        found: list[tuple[Gpu, Activity]] = []
+        for gpu in gpus:
+            memory = self._activity.setdefault(gpu.uuid, GpuActivity())
+            activity = memory.add(monotonic, gpu.power_watts, gpu.utilization, gpu.tensor_active)
+            if activity is not None:
+                found.append((gpu, activity))
+                if gpu.rank is not None:
+                    text = f"GPU {gpu.number} of rank {gpu.rank}: {activity.text}"
+                    yield Sign(SignSource.GPU_ACTIVITY, activity.state, gpu.rank, text)
+        nameless = [activity for gpu, activity in found if gpu.rank is None]
+        if nameless and len(nameless) == len(gpus):
+            yield _pod_sign(nameless)
 
     def _with_ranks(self, gpus: list[Gpu]) -> tuple[Gpu, ...]:
         """A lost GPU reports no processes any more and keeps its rank."""

@@ -32,7 +32,6 @@ _NAME = 40
 class GpuRecord(NamedTuple):
     gpu: Gpu
     error: str | None
-    """Why the driver does not reach it."""
     error_code: int | None
     xids: tuple[tuple[int, float | None], ...]
     """The last ones with their wall times, oldest first."""
@@ -192,7 +191,6 @@ class LinkErrors:
         self._reported_at = float("-inf")
 
     def add(self, at: float, counts: Mapping[str, int]) -> str | None:
-        """Describe what rises; None if nothing does or it was reported lately."""
         if self._counts is None:
             if counts:
                 self._counts, self._at = counts, at
@@ -237,8 +235,6 @@ _BY_EVENT = {
 
 
 class _Claim(NamedTuple):
-    """A fault as one route saw it."""
-
     uuid: str
     id: str
     text: str
@@ -255,9 +251,7 @@ class GpuFaults:
         self._stream, self._catalogue, self._node = stream, catalogue, node
         self._xids = {entry.xid: entry.id for entry in catalogue.values() if entry.xid is not None}
         self._reported: dict[tuple[str, str], deque[_Claim]] = {}
-        """By GPU and catalogue entry."""
         self._before: dict[str, Gpu] = {}
-        """Each GPU when the driver last reached it."""
         self._lost: set[str] = set()
         self._links: dict[str, LinkErrors] = {}
 
