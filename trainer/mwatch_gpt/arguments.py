@@ -167,7 +167,8 @@ def _add_irregular(parser: argparse.ArgumentParser) -> None:
         choices=("e4m3", "hybrid"),
         help="needs --transformer-impl transformer_engine on a GPU",
     )
-    group = parser.add_argument_group("faults", "\n".join(_fault_help()))
+    kinds = [f"{kind}: {text}." for kind, text in fault_spec.HELP.items()]
+    group = parser.add_argument_group("faults", "\n".join(kinds))
     group.add_argument(
         "--fault",
         action="append",
@@ -180,10 +181,6 @@ def _add_irregular(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="folder that remembers what happened, so that a restart passes (None: beside --save)",
     )
-
-
-def _fault_help() -> list[str]:
-    return [f"{kind}: {text}." for kind, text in fault_spec.HELP.items()]
 
 
 FAULT_VARIABLE = "MWATCH_GPT_FAULT"

@@ -231,7 +231,8 @@ def build_iterators(
 ) -> tuple[Any, Any, Any]:
     print_rank_0("> building train, validation, and test datasets ...")
     evaluations = args.train_iters // args.eval_interval + 1
-    sizes = [steps * args.global_batch_size for steps in _steps(args, evaluations)]
+    steps = (args.train_iters, evaluations * args.eval_iters, args.eval_iters)
+    sizes = [each * args.global_batch_size for each in steps]
     print_rank_0(" > datasets target sizes (minimum size):")
     for name, size in zip(("train:     ", "validation:", "test:      "), sizes, strict=True):
         print_rank_0(f"    {name} {size}")
@@ -242,19 +243,11 @@ def build_iterators(
     ).build()
     print_rank_0("> finished creating GPT datasets ...")
     consumed = (args.consumed_train_samples, args.consumed_valid_samples, 0)
-    watchers = (before_sample, _nothing, _nothing)
+    watchers = (before_sample, lambda _: None, lambda _: None)
     return tuple(  # type: ignore[return-value]
         None if dataset is None else _iterator(args, _Observed(dataset, watcher), start)
         for dataset, watcher, start in zip(datasets, watchers, consumed, strict=True)
     )
-
-
-def _nothing(_: int) -> None:
-    return
-
-
-def _steps(args: argparse.Namespace, evaluations: int) -> tuple[int, int, int]:
-    return args.train_iters, evaluations * args.eval_iters, args.eval_iters
 
 
 def _iterator(args: argparse.Namespace, dataset: Any, consumed: int) -> Any:

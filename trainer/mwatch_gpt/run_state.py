@@ -77,10 +77,10 @@ class SignalFlag:
         self._received = False
 
     def listen(self) -> None:
-        signal.signal(signal.SIGTERM, self._note)
+        def note(number: int, frame: Any) -> None:
+            self._received = True
 
-    def _note(self, number: int, frame: Any) -> None:
-        self._received = True
+        signal.signal(signal.SIGTERM, note)
 
     def is_raised_anywhere(self) -> bool:
         """Whether any rank was signalled. Every rank must call it, so that all exit together."""

@@ -232,11 +232,8 @@ def pass_batch(run: RunState, data_iterator: Any, *, forward_only: bool) -> Any:
 
 def get_batch(data_iterator: Any) -> dict[str, Any]:
     batch = next(data_iterator)
-    return {name: value.to(_device(), non_blocking=True) for name, value in batch.items()}
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return {name: value.to(device, non_blocking=True) for name, value in batch.items()}
 
 
 def _validate(loss: Any) -> None:

@@ -224,14 +224,10 @@ def _write(
             # signal or a full disk may have interrupted one.
             _saved(job, writers, state)
             if not state.documents:
-                _forget(job, writers)
+                for writer in writers:
+                    writer.clear()
+                state_path(job.prefixes[0]).unlink(missing_ok=True)
     return state
-
-
-def _forget(job: ConversionJob, writers: Sequence[DatasetWriter]) -> None:
-    for writer in writers:
-        writer.clear()
-    state_path(job.prefixes[0]).unlink(missing_ok=True)
 
 
 def _added(

@@ -207,16 +207,12 @@ def build(choice: TokenizerChoice) -> Tokenizer:
     if choice.type == BYTES:
         return ByteTokenizer()
     if choice.type == GPT2:
-        return _gpt2(choice)
+        if not choice.vocab_file or not choice.merge_file:
+            raise BadInput(f"{GPT2} needs --vocab-file and --merge-file")
+        return Gpt2Tokenizer(choice.vocab_file, choice.merge_file, choice.eod_token)
     # The workers are the parallelism; threads in them would compete for the same cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return _hugging_face(package("tokenizers", choice.type), choice)
-
-
-def _gpt2(choice: TokenizerChoice) -> Tokenizer:
-    if not choice.vocab_file or not choice.merge_file:
-        raise BadInput(f"{GPT2} needs --vocab-file and --merge-file")
-    return Gpt2Tokenizer(choice.vocab_file, choice.merge_file, choice.eod_token)
 
 
 def _hugging_face(library: Any, choice: TokenizerChoice) -> Tokenizer:

@@ -162,14 +162,11 @@ def _backend(folder: str) -> str:
         config = json.loads(data.decode())
         backend = config["sharded_backend"]
     except (ValueError, RecursionError, KeyError, TypeError):
-        raise Flaw(f"metadata.json does not parse: {_start_of(data)}") from None
+        start = f"it begins with {data[:20]!r}" if data else "it is empty"
+        raise Flaw(f"metadata.json does not parse: {start}") from None
     if not isinstance(backend, str):
         raise Flaw("metadata.json names no sharded_backend")
     return backend
-
-
-def _start_of(data: bytes) -> str:
-    return "it is empty" if not data else f"it begins with {data[:20]!r}"
 
 
 def _index(folder: str, contents: Contents) -> ShardIndex:

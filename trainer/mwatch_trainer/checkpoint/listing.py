@@ -268,7 +268,10 @@ def list_checkpoints(
         if _is_foreign(checkpoint):
             continue
         checkpoints.append(checkpoint)
-        leftovers.extend(_temporary_inside(candidate.name, contents))
+        leftovers.extend(
+            Leftover(os.path.join(candidate.name, path), "temporary", contents.files[path].bytes, 1)
+            for path in contents.temporary
+        )
     return FolderListing(
         tuple(checkpoints),
         pointers,
@@ -414,9 +417,3 @@ def _leftovers_beside(folder: str, names: list[str], max_files: int) -> Iterator
                 yield Leftover(name, "temporary", os.stat(path).st_size, 1)
             except OSError:  # gone, or a link to nothing: nothing is left over
                 continue
-
-
-def _temporary_inside(name: str, contents: Contents) -> Iterator[Leftover]:
-    for path in contents.temporary:
-        whole = os.path.join(name, path)
-        yield Leftover(whole, "temporary", contents.files[path].bytes, 1)

@@ -105,7 +105,11 @@ def parse(data: bytes) -> TimelineFile:
 def to_text(timeline: TimelineFile, claim: Mapping[str, Any] | None = None) -> str:
     """Serialize. `claim`: what the owner of the attempt announces to the other wrappers."""
     rollbacks = [
-        {**each._asdict(), "reason": each.reason[:_MAX_REASON], "marked": _marks(each)}
+        {
+            **each._asdict(),
+            "reason": each.reason[:_MAX_REASON],
+            "marked": sorted(each.marked)[-MAX_MARKED:],
+        }
         for each in timeline.rollbacks
     ]
     quarantine = timeline.quarantine
@@ -132,11 +136,6 @@ def with_rollbacks(timeline: TimelineFile, more: Sequence[TimelineRollback]) -> 
         held = None
     rollbacks = (timeline.rollbacks + new)[-MAX_ROLLBACKS:]
     return timeline._replace(rollbacks=rollbacks, quarantine=held)
-
-
-def _marks(rollback: TimelineRollback) -> list[list[float]]:
-    newest = sorted(rollback.marked)[-MAX_MARKED:]
-    return [[iteration, at] for iteration, at in newest]
 
 
 def is_abandoned(timeline: TimelineFile, iteration: int, written_at: float | None) -> bool:

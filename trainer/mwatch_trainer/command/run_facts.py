@@ -151,6 +151,7 @@ def look(
     obstacle = program.obstacle if is_composer else megatron.obstacle(program)
     if obstacle is None and not is_composer and not argv.has_flag(program.args, *SAVE):
         obstacle = "the checkpoint folder is not among them"
+    by_step = obstacle is None and not megatron.launcher_restarts(command, program, environ)
     return RunFacts(
         tuple(command),
         program,
@@ -160,7 +161,7 @@ def look(
         folder or "",
         resumes_itself,
         obstacle,
-        _by_step(command, program, environ, obstacle),
+        by_step and megatron.follows_ckpt_step(command, program, environ) is True,
         place_of(command, program, environ),
         tuple(notes),
     )
@@ -168,17 +169,6 @@ def look(
 
 def _same(one: str, other: str | None) -> bool:
     return other is not None and os.path.realpath(one) == os.path.realpath(other)
-
-
-def _by_step(
-    command: Sequence[str],
-    program: argv.Program,
-    environ: Mapping[str, str],
-    obstacle: str | None,
-) -> bool:
-    if obstacle is not None or megatron.launcher_restarts(command, program, environ):
-        return False
-    return megatron.follows_ckpt_step(command, program, environ) is True
 
 
 PROBE_SWITCH = "MWATCH_PROBE"
@@ -279,10 +269,7 @@ def site_folder(directory: str) -> str:
         data = pkgutil.get_data(_PACKAGE, name)
         if data is None:
             raise ImportError(f"{name} cannot be read")
-        _put(os.path.join(root, name), data)
+        path = os.path.join(root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        contract.replace_file(path, data)
     return os.path.join(root, SITE)
-
-
-def _put(path: str, data: bytes) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    contract.replace_file(path, data)

@@ -136,7 +136,9 @@ class ControlServer:
         self._server: socket.socket | None = None
         self._inode = 0
         with contextlib.suppress(OSError):
-            self._server = listen(directory, contract.CONTROL, _socket_mode())
+            in_pod = os.getpid() == 1 or "KUBERNETES_SERVICE_HOST" in os.environ
+            mode_bits = _MODE_IN_POD if in_pod else _MODE_ALONE
+            self._server = listen(directory, contract.CONTROL, mode_bits)
             self._inode = os.stat(os.path.join(directory, contract.CONTROL)).st_ino
             threading.Thread(target=self._run, name="mwatch-control", daemon=True).start()
 
@@ -217,11 +219,6 @@ class ControlServer:
                 client.sendall(b'{"ok": false, "error": "the request is too long"}\n')
         finally:
             self._clients.release()
-
-
-def _socket_mode() -> int:
-    in_pod = os.getpid() == 1 or "KUBERNETES_SERVICE_HOST" in os.environ
-    return _MODE_IN_POD if in_pod else _MODE_ALONE
 
 
 def _number(request: Mapping[str, Any], name: str, default: float, most: float) -> float:

@@ -214,8 +214,7 @@ class Dumps:
         """Signal silent ranks; copy their stacks to `folder` and return those that answered."""
         sizes: dict[int, int] = {}
         for number, record in silent.items():
-            process = processes.read(record.pid, self._proc)
-            is_same = process is not None and process.started == record.started
+            is_same = processes.is_alive(record.pid, record.started, self._proc)
             if not is_same or not catches(record.pid, record.dump_signal, self._proc):
                 continue
             sizes[number] = _size(self._signal_path(number))

@@ -186,10 +186,13 @@ class LineCopy:
         return not self._is_busy
 
     def _run(self) -> None:
-        _lower_priority()
+        with contextlib.suppress(OSError, AttributeError):  # of this thread alone
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         while not self._is_ending:
             # Output waiting on both has no order: what was printed before an error comes first.
-            for key, _ in sorted(self._selector.select(_LOOK_SECONDS), key=_place):
+            for key, _ in sorted(
+                self._selector.select(_LOOK_SECONDS), key=lambda ready: ready[0].data.place
+            ):
                 self._is_busy = True
                 self._take(key.data)
             self._is_busy = False
@@ -226,16 +229,6 @@ class LineCopy:
         for line in clean.split(b"\n")[:-1]:
             self._feed(line)
         self._put(clean)
-
-
-def _place(ready: tuple[selectors.SelectorKey, int]) -> int:
-    place: int = ready[0].data.place
-    return place
-
-
-def _lower_priority() -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 KEPT_FILES = 4

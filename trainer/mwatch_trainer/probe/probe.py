@@ -59,7 +59,7 @@ class IterationReader:
         self._main = main
         self._last = UNKNOWN
         self._megatron_has_looped = False
-        self._composer: Callable[[], Any] = _nothing
+        self._composer: Callable[[], Any] = lambda: None
 
     def read(self, stack: Stack) -> int:
         found = _mwatch_gpt_iteration()
@@ -155,10 +155,6 @@ def _plain(thing: Any, name: str) -> Any:
 
 def _count(value: Any) -> int:
     return value if type(value) is int and 0 <= value < _MAX else UNKNOWN
-
-
-def _nothing() -> None:
-    return None
 
 
 PERIOD_SECONDS = 1.0

@@ -224,10 +224,14 @@ def _kill_all(processes: list[Process], proc: str) -> None:
             send(each, number, proc)
 
 
+def is_alive(pid: int, started: object, proc: str = "/proc") -> bool:
+    """Whether this very process lives: its pid may belong to another one by now."""
+    now = read(pid, proc)
+    return now is not None and now.started == started and now.state not in "ZX"
+
+
 def send(process: Process, number: int, proc: str = "/proc") -> bool:
-    """Signal the process unless its pid belongs to another one by now."""
-    now = read(process.pid, proc)
-    if now is None or now.started != process.started:
+    if not is_alive(process.pid, process.started, proc):
         return False
     with contextlib.suppress(OSError):
         os.kill(process.pid, number)
@@ -246,7 +250,10 @@ def end_abandoned(directory: str, proc: str = "/proc") -> int:
     it recorded an exit.
     """
     document = contract.read_json(os.path.join(directory, contract.ATTEMPT))
-    if document is None or document.get("exit") is not None or _is_wrapper_alive(document, proc):
+    if document is None or document.get("exit") is not None:
+        return 0
+    wrapper = document.get("wrapper_pid")
+    if isinstance(wrapper, int) and is_alive(wrapper, document.get("wrapper_started"), proc):
         return 0
     wanted = {
         f"{contract.DIR_VARIABLE}={directory}".encode("utf-8", "surrogateescape"),
@@ -259,12 +266,6 @@ def end_abandoned(directory: str, proc: str = "/proc") -> int:
         time.sleep(0.05)
         found = _with_variables(wanted, proc)
     return len(first)
-
-
-def _is_wrapper_alive(document: dict[str, object], proc: str) -> bool:
-    pid, started = document.get("wrapper_pid"), document.get("wrapper_started")
-    process = read(pid, proc) if isinstance(pid, int) else None
-    return process is not None and process.started == started and process.state not in "ZX"
 
 
 def _with_variables(wanted: set[bytes], proc: str) -> list[Process]:

@@ -135,7 +135,7 @@ class Scrubber:
     def scrub(self, data: bytes) -> bytes:
         """Scrub whole lines, or one line without its newline."""
         for pattern in self._own:
-            data = pattern.sub(_replaced, data)
+            data = pattern.sub(partial(_cut, b"[scrubbed]"), data)
         suspicious = _suspicious_lines(data)
         if not suspicious and not self._key_lines_left:
             return data
@@ -235,10 +235,6 @@ def _places(lowered: bytes, needle: bytes) -> Iterator[int]:
         yield at
         end = lowered.find(b"\n", at)
         at = lowered.find(needle, end) if end >= 0 else -1
-
-
-def _replaced(match: Match[bytes]) -> bytes:
-    return _cut(b"[scrubbed]", match)
 
 
 def _cut(mark: bytes, match: Match[bytes]) -> bytes:

@@ -16,7 +16,7 @@ import time
 from typing import Callable
 
 from mwatch_trainer.processes.children import Reaper
-from mwatch_trainer.processes.proc import Process, Tree, all_processes, catches, read, send
+from mwatch_trainer.processes.proc import Process, Tree, all_processes, catches, is_alive, send
 from mwatch_trainer.processes.signals import (
     ENDING,
     FENCE,
@@ -66,7 +66,9 @@ class EndingSignal:
 
     def tick(self, now: float) -> None:
         """Signal a shell that is still there some seconds after the trainer (monotonic time)."""
-        if self._number is None or any(self._is_alive(each) for each in self._receivers):
+        if self._number is None or any(
+            is_alive(each.pid, each.started, self._proc) for each in self._receivers
+        ):
             return
         self._gone_at = now if self._gone_at is None else self._gone_at
         if now - self._gone_at < AFTERWARDS_SECONDS:
@@ -76,10 +78,6 @@ class EndingSignal:
             send(each, number, self._proc)
         with contextlib.suppress(OSError):
             os.kill(self._pid, number)
-
-    def _is_alive(self, process: Process) -> bool:
-        now = read(process.pid, self._proc)
-        return now is not None and now.started == process.started and now.state not in "ZX"
 
 
 def receivers(

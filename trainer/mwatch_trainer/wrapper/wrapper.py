@@ -228,7 +228,8 @@ class Wrapper:
         """Run one attempt; return its exit code and whether to start another one instead."""
         try:
             plan = self._prepared()
-            self._wait_until(plan.not_before)
+            while plan.not_before is not None and (left := plan.not_before - time.time()) > 0:
+                self._wait_before_start(min(left, 1.0))
         except EndedBeforeStart as ended:
             return self._not_started(self._as_given(), str(ended), 128 + ended.number, False), False
         if plan.refused is not None:
@@ -328,10 +329,6 @@ class Wrapper:
         if self.options.checkpoints:
             environ[SAVE_VARIABLE] = self.options.checkpoints
         return environ
-
-    def _wait_until(self, not_before: float | None) -> None:
-        while not_before is not None and (left := not_before - time.time()) > 0:
-            self._wait_before_start(min(left, 1.0))
 
     def _wait_before_start(self, seconds: float) -> None:
         for number in self.signals.wait(seconds):
