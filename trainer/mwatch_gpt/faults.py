@@ -28,27 +28,12 @@ _HALF = 2
 _MORE_THAN_ANY_MACHINE_BYTES = 1 << 50
 
 
-def wait(seconds: float) -> None:
-    """Sleep, as in a lock that is never released; other threads go on."""
-    end = time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        time.sleep(left)
-
-
-def stop(seconds: float) -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
-
-
 def hold_gil(seconds: float) -> None:
     """Block every Python thread: ctypes.PyDLL calls C without releasing the GIL."""
     sleep = ctypes.PyDLL(None).usleep
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         sleep(ctypes.c_uint(min(int(seconds * 1e6), 1_000_000_000)))
-
-
-def kill(seconds: float) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def exhaust_memory(seconds: float) -> None:
@@ -94,9 +79,9 @@ def cut_a_shard(folder: Path) -> None:
 
 
 SUDDEN: Mapping[Kind, Callable[[float], None]] = {
-    Kind.SIGSTOP: stop,
+    Kind.SIGSTOP: lambda _: os.kill(os.getpid(), signal.SIGSTOP),
     Kind.GIL: hold_gil,
-    Kind.KILL: kill,
+    Kind.KILL: lambda _: os.kill(os.getpid(), signal.SIGKILL),
     Kind.OOM: exhaust_memory,
 }
 
@@ -115,12 +100,10 @@ class Injector:
 
     def before_sample(self, number: int) -> None:
         """Called by the data loader with the number of the sample: workers run ahead."""
-        if fault := self._take(Kind.DATA, number // self._batch + 1):
-            wait(fault.lasts_seconds)
+        self._wait_if_due(Kind.DATA, number // self._batch + 1)
 
     def first_step(self, step: int) -> None:
-        if fault := self._take(Kind.HANG_FIRST_STEP, step):
-            wait(fault.lasts_seconds)
+        self._wait_if_due(Kind.HANG_FIRST_STEP, step)
 
     def before_step(self, step: int, model: Any) -> None:
         for kind, act in SUDDEN.items():
@@ -135,21 +118,18 @@ class Injector:
                 compute(fault.lasts_seconds)
 
     def before_collective(self, step: int) -> None:
-        if fault := self._take(Kind.HANG_COLLECTIVE, step):
-            wait(fault.lasts_seconds)
+        self._wait_if_due(Kind.HANG_COLLECTIVE, step)
 
     def loss_factor(self) -> float:
         collapses = any(fault.kind is Kind.LOSS_SCALE_COLLAPSE for fault in self._begun)
         return _OVERFLOW if collapses else 1.0
 
     def in_evaluation(self, step: int) -> None:
-        if fault := self._take(Kind.HANG_EVAL, step):
-            wait(fault.lasts_seconds)
+        self._wait_if_due(Kind.HANG_EVAL, step)
 
     @contextlib.contextmanager
     def writing(self, path: str, step: int) -> Iterator[None]:
-        if fault := self._take(Kind.HANG_SAVE, step):
-            wait(fault.lasts_seconds)
+        self._wait_if_due(Kind.HANG_SAVE, step)
         if self._take(Kind.HALF_CHECKPOINT, step):
             die_in_the_middle_of(path)
         is_full = self._take(Kind.DISK_FULL, step) is not None
@@ -169,6 +149,11 @@ class Injector:
         if self._take(Kind.EXIT_16, step):
             return 16
         return 0 if self._take(Kind.EXIT_0, step) else None
+
+    def _wait_if_due(self, kind: Kind, step: int) -> None:
+        """Sleep, as in a lock that is never released; other threads go on."""
+        if fault := self._take(kind, step):
+            time.sleep(fault.lasts_seconds)
 
     def _take(self, kind: Kind, step: int) -> InjectedFault | None:
         """Return the fault of this kind that starts now, if any."""

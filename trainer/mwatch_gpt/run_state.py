@@ -9,17 +9,12 @@ import signal
 import threading
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from mwatch_gpt.console import ProgressLog
 from mwatch_gpt.faults import Injector
-
-
-class _Running(NamedTuple):
-    thread: threading.Thread
-    request: Any
 
 
 class AsyncSaves:
@@ -30,7 +25,7 @@ class AsyncSaves:
     """
 
     def __init__(self) -> None:
-        self._running: deque[_Running] = deque()
+        self._running: deque[tuple[threading.Thread, Any]] = deque()
 
     @property
     def is_idle(self) -> bool:
@@ -43,7 +38,7 @@ class AsyncSaves:
         work = request.async_fn or (lambda: None)
         thread = threading.Thread(target=work, args=arguments, name="async-save", daemon=True)
         thread.start()
-        self._running.append(_Running(thread, request))
+        self._running.append((thread, request))
 
     def finish(self, *, blocking: bool) -> None:
         """Finalize what all ranks have written, oldest first. Every rank must call this."""

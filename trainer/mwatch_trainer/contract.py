@@ -73,12 +73,22 @@ def write_json(path: str, document: Mapping[str, Any]) -> None:
     replace_file(path, text.encode(), is_synced=True)
 
 
-def read_json(path: str) -> dict[str, Any] | None:
-    """Return the JSON object in `path`; None if it is missing, invalid or too large."""
+def read_bytes(path: str, limit: int = MAX_JSON_BYTES) -> bytes | None:
+    """Return at most the first `limit` bytes; None if the file cannot be read."""
     try:
         with open(path, "rb") as file:
-            data = file.read(MAX_JSON_BYTES + 1)
-        document = json.loads(data.decode("utf-8"))
-    except (OSError, ValueError, RecursionError):
+            return file.read(limit)
+    except OSError:
         return None
-    return document if isinstance(document, dict) and len(data) <= MAX_JSON_BYTES else None
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """Return the JSON object in `path`; None if it is missing, invalid or too large."""
+    data = read_bytes(path, MAX_JSON_BYTES + 1)
+    if data is None or len(data) > MAX_JSON_BYTES:
+        return None
+    try:
+        document = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError):
+        return None
+    return document if isinstance(document, dict) else None

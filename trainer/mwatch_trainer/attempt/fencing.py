@@ -139,41 +139,33 @@ def _prune(save: str, number: int) -> None:
                 os.unlink(os.path.join(_claims_folder(save), f"attempt-{old}.json"))
 
 
-class Fence:
-    """Checks whether a newer attempt has started on the same checkpoint folder.
+def newer_attempt(save: str | None, number: int) -> str | None:
+    """Return that a newer attempt has started on the same checkpoint folder, if so. Never raises.
 
     Files that cannot be read are ignored: a brief outage of a file system must not stop training.
     """
-
-    def __init__(self, save: str | None, number: int) -> None:
-        self._save = save
-        self._number = number
-
-    def is_stale(self) -> str | None:
-        """Return why the child must stop now, or None. Cheap, never raises."""
-        if self._save is None:
-            return None
-        try:
-            newest = highest(self._save)
-        except OSError:
-            newest = 0
-        document = contract.read_json(timelines.path_of(self._save)) or {}
-        attempt = document.get("attempt")
-        if isinstance(attempt, int) and not isinstance(attempt, bool):
-            newest = max(newest, attempt)
-        if newest <= self._number:
-            return None
-        return f"attempt {newest} has started in {self._save}, and this is attempt {self._number}"
+    if save is None:
+        return None
+    try:
+        newest = highest(save)
+    except OSError:
+        newest = 0
+    attempt = (contract.read_json(timelines.path_of(save)) or {}).get("attempt")
+    if isinstance(attempt, int) and not isinstance(attempt, bool):
+        newest = max(newest, attempt)
+    if newest <= number:
+        return None
+    return f"attempt {newest} has started in {save}, and this is attempt {number}"
 
 
 _FENCE_SECONDS = 2.0
 
 
 class FenceWatch:
-    """Checks the fence every two seconds in a thread, to stop the child before its next save."""
+    """Looks for a newer attempt in a thread, to stop the child before its next save."""
 
-    def __init__(self, fence: Fence, requests: RequestQueue) -> None:
-        self._fence, self._requests = fence, requests
+    def __init__(self, save: str | None, number: int, requests: RequestQueue) -> None:
+        self._save, self._number, self._requests = save, number, requests
         self._is_over = threading.Event()
         threading.Thread(target=self._run, name="mwatch-fence", daemon=True).start()
 
@@ -182,7 +174,7 @@ class FenceWatch:
 
     def _run(self) -> None:
         while not self._is_over.wait(_FENCE_SECONDS):
-            why = self._fence.is_stale()
+            why = newer_attempt(self._save, self._number)
             if why is not None and not self._is_over.is_set():
                 self._requests.put(ControlRequest(FENCE, why, 0.0))
                 return

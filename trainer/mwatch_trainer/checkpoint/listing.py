@@ -3,8 +3,8 @@
 """The checkpoints of one save folder, and which of them are complete.
 
 Reads Megatron's folders (`iter_0000020`, `release`) and Composer's (`ep0-ba100-rank0.pt`,
-`ep0-ba100/`), the trainer's own pointers (`latest_checkpointed_iteration.txt`, the links `latest-
-rank0.pt`), and leftovers of interrupted saves. Writes nothing.
+`ep0-ba100/`), the trainer's own pointers (`latest_checkpointed_iteration.txt`, the links
+`latest-rank0.pt`), and leftovers of interrupted saves. Writes nothing.
 
 The pointers are hints: the tracker may be written before all shards are, and a link may be
 dangling. A running save looks incomplete. Whether the weights are good is not known here.

@@ -14,6 +14,7 @@ import os
 import re
 from typing import NamedTuple, Sequence
 
+from mwatch_trainer import contract
 from mwatch_trainer.command import argv
 from mwatch_trainer.command.megatron import SAVE, Edit
 
@@ -35,7 +36,8 @@ def is_composer(program: argv.Program) -> bool:
 
 
 def settings(program: argv.Program) -> ComposerSettings:
-    config = _read(_config_of(program.args))
+    data = contract.read_bytes(_config_of(program.args) or "", _MAX_YAML)
+    config = (data or b"").decode("utf-8", "replace")
     save_folder = _value(program.args, config, "save_folder")
     run_name = _value(program.args, config, "run_name")
     if save_folder is not None and run_name is not None:
@@ -92,14 +94,6 @@ def _with(args: Sequence[str], wanted: Sequence[tuple[str, str]]) -> Edit:
 def _config_of(args: Sequence[str]) -> str | None:
     first = args[0] if args else ""
     return first if first.endswith((".yaml", ".yml")) else None
-
-
-def _read(path: str | None) -> str:
-    try:
-        with open(path or "", encoding="utf-8", errors="replace") as file:
-            return file.read(_MAX_YAML)
-    except OSError:
-        return ""
 
 
 def _value(args: Sequence[str], config: str, key: str) -> str | None:

@@ -16,6 +16,7 @@ import re
 import shutil
 from typing import Iterator, Mapping, NamedTuple, Sequence
 
+from mwatch_trainer import contract
 from mwatch_trainer.command import argv
 from mwatch_trainer.command.argv import Program
 
@@ -109,11 +110,7 @@ def from_beginning(args: Sequence[str]) -> Edit:
 
 def _of_yaml(path: str, key: str) -> str | None:
     """Return a plain value by its key; None for anything that would need a parser."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read(_MAX_YAML)
-    except OSError:
-        return None
+    text = (contract.read_bytes(path, _MAX_YAML) or b"").decode("utf-8", "replace")
     found = re.findall(rf"(?m)^\s*{key}\s*:[ \t]*([^\s#].*?)\s*(?:#.*)?$", text)
     value = found[-1].strip("\"'") if found else ""
     return value if argv.is_expanded(value) and value not in ("null", "None") else None
@@ -141,11 +138,9 @@ def follows_ckpt_step(
         if number >= _MAX_PLACES:
             break
         for parts in _FILES:
-            try:
-                with open(os.path.join(place, *parts), "rb") as file:
-                    return _FOLLOWS.search(file.read(_MAX_SOURCE)) is not None
-            except OSError:
-                continue
+            source = contract.read_bytes(os.path.join(place, *parts), _MAX_SOURCE)
+            if source is not None:
+                return _FOLLOWS.search(source) is not None
     return None
 
 

@@ -94,11 +94,7 @@ def _arguments(pid: int, patterns: Sequence[str], proc: str) -> list[str]:
 
 
 def _nul_separated(path: str) -> list[str]:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_READ_BYTES + 1)
-    except OSError:
-        return []
+    data = contract.read_bytes(path, MAX_READ_BYTES + 1) or b""
     # The last item may be cut off, and half a secret is not recognized as one.
     return [each.decode("utf-8", "replace") for each in data.split(b"\0")[:-1]]
 
@@ -263,11 +259,7 @@ def _wait(is_done: Any, seconds: float) -> None:
 
 def _record(path: str) -> ProbeRecord | None:
     for _ in range(5):  # torn while it is being written
-        try:
-            with open(path, "rb") as file:
-                record = record_file.unpack(file.read(record_file.SIZE))
-        except OSError:
-            return None
+        record = record_file.unpack(contract.read_bytes(path, record_file.SIZE) or b"")
         if record is not None:
             return record
     return None

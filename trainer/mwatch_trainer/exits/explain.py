@@ -27,6 +27,7 @@ import re
 import signal as signals
 from typing import Mapping, NamedTuple
 
+from mwatch_trainer import contract
 from mwatch_trainer import reporting as table
 from mwatch_trainer.attempt.plan import AttemptPlan
 from mwatch_trainer.command import megatron
@@ -36,7 +37,7 @@ from mwatch_trainer.exits.log_reader import DURATION, INTERVAL, SIGNAL, ExitLogR
 _ROOT = "/sys/fs/cgroup"
 _OWN = "/proc/self/cgroup"
 _MAX_BYTES = 1 << 16
-_COUNT = re.compile(r"(?m)^oom_kill (\d{1,18})$")
+_COUNT = re.compile(rb"(?m)^oom_kill (\d{1,18})$")
 
 
 def oom_kills(root: str = _ROOT, own: str = _OWN) -> int | None:
@@ -44,11 +45,7 @@ def oom_kills(root: str = _ROOT, own: str = _OWN) -> int | None:
     cgroup).
     """
     for path in _places(root, own):
-        try:
-            with open(path, encoding="ascii", errors="replace") as file:
-                found = _COUNT.search(file.read(_MAX_BYTES))
-        except OSError:
-            continue
+        found = _COUNT.search(contract.read_bytes(path, _MAX_BYTES) or b"")
         if found:
             return int(found.group(1))
     return None
@@ -57,16 +54,13 @@ def oom_kills(root: str = _ROOT, own: str = _OWN) -> int | None:
 def _places(root: str, own: str) -> list[str]:
     """Return the files of cgroup v2, then v1; in a container the own cgroup is often the root."""
     unified, memory = "", ""
-    try:
-        with open(own, encoding="utf-8", errors="replace") as file:
-            for line in file.read(_MAX_BYTES).splitlines():
-                number, controllers, path = [*line.split(":", 2), "", ""][:3]
-                if number == "0" and not controllers:
-                    unified = path.lstrip("/")
-                elif "memory" in controllers.split(","):
-                    memory = path.lstrip("/")
-    except OSError:
-        pass
+    text = (contract.read_bytes(own, _MAX_BYTES) or b"").decode("utf-8", "replace")
+    for line in text.splitlines():
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if number == "0" and not controllers:
+            unified = path.lstrip("/")
+        elif "memory" in controllers.split(","):
+            memory = path.lstrip("/")
     return [
         os.path.join(root, unified, "memory.events"),
         os.path.join(root, "memory.events"),

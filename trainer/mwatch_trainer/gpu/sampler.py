@@ -394,11 +394,8 @@ class ProcessFacts:
     def _is_own(self, process: Process) -> bool:
         if process.ppid != self._wrapper:
             return False
-        try:
-            with open(f"{self._proc}/{process.pid}/cmdline", "rb") as file:
-                arguments = file.read(4096).split(b"\0")
-        except OSError:
-            return False
+        command = contract.read_bytes(f"{self._proc}/{process.pid}/cmdline", 4096) or b""
+        arguments = command.split(b"\0")
         return any(each in arguments for each in _OWN)
 
 

@@ -330,10 +330,10 @@ def _rank_in_group() -> tuple[int, int] | None:
 
 
 def _start_of_this_process() -> int:
+    stat = contract.read_bytes("/proc/self/stat", 4096) or b""
     try:
-        with open("/proc/self/stat", "rb") as file:
-            return int(file.read(4096).rpartition(b")")[2].split()[19])
-    except (OSError, ValueError, IndexError):
+        return int(stat.rpartition(b")")[2].split()[19])
+    except (ValueError, IndexError):
         return -1
 
 

@@ -38,12 +38,8 @@ class Process(NamedTuple):
 
 
 def read(pid: int, proc: str = "/proc") -> Process | None:
-    try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:
-            text = file.read(4096)
-    except OSError:
-        return None
-    return parse(text)
+    stat = contract.read_bytes(f"{proc}/{pid}/stat", 4096)
+    return None if stat is None else parse(stat)
 
 
 def parse(stat: bytes) -> Process | None:
@@ -111,11 +107,7 @@ def rank_of(pid: int, proc: str = "/proc") -> int | None:
 
 
 def _environ(pid: int, proc: str) -> list[bytes]:
-    try:
-        with open(f"{proc}/{pid}/environ", "rb") as file:
-            return file.read(_MAX_ENVIRON).split(b"\0")
-    except OSError:
-        return []
+    return (contract.read_bytes(f"{proc}/{pid}/environ", _MAX_ENVIRON) or b"").split(b"\0")
 
 
 class Ranks:
@@ -185,11 +177,7 @@ def _status(pid: int, proc: str) -> dict[str, str]:
 
 
 def _text(path: str) -> str:
-    try:
-        with open(path, "rb") as file:
-            return file.read(_MAX_BYTES).decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
+    return (contract.read_bytes(path, _MAX_BYTES) or b"").decode("utf-8", "replace").strip()
 
 
 class Tree:

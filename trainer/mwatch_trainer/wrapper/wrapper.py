@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 from mwatch_trainer import contract
 from mwatch_trainer.attempt import prepare as attempt
-from mwatch_trainer.attempt.fencing import Fence, FenceWatch
+from mwatch_trainer.attempt.fencing import FenceWatch
 from mwatch_trainer.attempt.plan import AttemptOptions, AttemptPlan
 from mwatch_trainer.command.run_facts import SAVE_VARIABLE
 from mwatch_trainer.control.server import ControlServer
@@ -39,34 +40,26 @@ from mwatch_trainer.wrapper.supervisor import Supervisor
 
 
 class AttemptFile:
-    """Writes `attempt.json` in a thread, because disks can hang; only the latest is written."""
+    """Writes `attempt.json` in a thread, because disks can hang."""
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._next: Mapping[str, Any] | None = None
-        self._is_busy = False
-        self._changed = threading.Condition()
+        self._documents: queue.Queue[Mapping[str, Any]] = queue.Queue()
         threading.Thread(target=self._run, name="mwatch-attempt", daemon=True).start()
 
     def put(self, document: Mapping[str, Any]) -> None:
-        with self._changed:
-            self._next = document
-            self._changed.notify_all()
+        self._documents.put(document)
 
-    def drain(self, seconds: float) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: self._next is None and not self._is_busy, seconds)
+    def drain(self, seconds: float) -> None:
+        documents = self._documents
+        with documents.all_tasks_done:
+            documents.all_tasks_done.wait_for(lambda: not documents.unfinished_tasks, seconds)
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                self._is_busy = False
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: self._next is not None)
-                document, self._next = self._next, None
-                self._is_busy = True
             with contextlib.suppress(OSError, ValueError):
-                contract.write_json(self._path, document or {})
+                contract.write_json(self._path, self._documents.get())
+            self._documents.task_done()
 
 
 def log_position(directory: str | None) -> dict[str, int] | None:
@@ -264,7 +257,7 @@ class Wrapper:
         self._supervisor = supervisor
         fence: FenceWatch | None = None
         if self._is_acting:
-            fence = FenceWatch(Fence(plan.save, plan.number), self._requests)
+            fence = FenceWatch(plan.save, plan.number, self._requests)
         supervisor.run()
         if fence is not None:
             fence.stop()
