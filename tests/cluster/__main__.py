@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m cluster`: all tests of this folder, words for pytest may follow.
+"""`python -m cluster`: all tests of this folder, or those that the arguments for pytest choose.
 
 Those that need a node mostly wait for it, so there are three parts that run side by side, each
 with a cluster of its own; on a cluster that was given, one after the other. The programs are built
@@ -94,8 +94,10 @@ def _tested(
     output: IO[bytes] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
+    has_path = any(Path(each.partition("::")[0]).exists() for each in words)
+    where = [] if has_path else [str(Path(__file__).parent)]
     return subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-q", str(Path(__file__).parent), *words],
+        [sys.executable, "-m", "pytest", "-q", *where, *words],
         env={**os.environ, "MWATCH_CLUSTER_TESTS": "1", **(environment or {})},
         stdout=output,
         stderr=output,
