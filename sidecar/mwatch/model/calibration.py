@@ -1,16 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How long things take in this job, learnt from the job itself.
+"""How long phases and steps take in this job, learnt from the job itself.
 
-Kept as JSON beside the checkpoints, under the key of the layout. Bounded: a few dozen newest
-durations of each kind. A deadline is a robust quantile times a factor, between a floor and a
-ceiling; before there is data it is a documented default. It cannot know whether the job was
-ever healthy: what was slow from the beginning is the usual.
-
-The newest numbers of one kind, put in order when somebody asks.
-
-A run of millions of lines adds one at each of them and asks rarely. What is no finite number is
-not kept.
+Kept as JSON beside the checkpoints, per layout, with a few dozen newest durations of each kind. A
+deadline is a robust quantile times a factor, between a floor and a ceiling; without data it is a
+documented default. A job that was slow from the beginning looks usual.
 """
 
 from __future__ import annotations
@@ -34,14 +28,14 @@ class Sample:
         self.maxlen = maxlen
         self._newest: deque[float] = deque(maxlen=maxlen)
         self._ordered: list[float] | None = None
-        """None: something was added since they were put in order."""
+        """None: values were added since the last sort."""
         self.extend(values)
 
     def __len__(self) -> int:
         return len(self._newest)
 
     def __iter__(self) -> Iterator[float]:
-        """The oldest first."""
+        """Oldest first."""
         return iter(self._newest)
 
     def __eq__(self, other: object) -> bool:
@@ -54,7 +48,6 @@ class Sample:
 
     @property
     def is_full(self) -> bool:
-        """The next number drives out the oldest."""
         return len(self._newest) == self.maxlen
 
     def append(self, value: float) -> None:
@@ -76,21 +69,21 @@ class Sample:
         self.extend(values)
 
     def quantile(self, share: float) -> float | None:
-        """By linear interpolation; None of an empty sample."""
+        """Interpolate linearly; None for an empty sample."""
         return self._at(share * (len(self._newest) - 1))
 
     def median(self) -> float | None:
         return self.quantile(0.5)
 
     def spread(self) -> float:
-        """The median distance from the median, as a standard deviation; 0 of an empty sample."""
+        """Median distance from the median as a standard deviation; 0 for an empty sample."""
         middle = self.median()
         if middle is None or self._ordered is None:
             return 0.0
         return MAD_TO_SIGMA * median([abs(value - middle) for value in self._ordered])
 
     def quantile_without_outliers(self, share: float, outliers: int) -> float | None:
-        """At most so many of the largest numbers, and no more than a tenth, have no say."""
+        """Ignore at most `outliers` of the largest values, and no more than a tenth."""
         last = len(self._newest) - 1
         return self._at(min(share * last, last - min(outliers, len(self._newest) // 10)))
 
@@ -108,15 +101,15 @@ class Sample:
 MAX_DURATIONS = 64
 MAX_STEPS = 512
 MAX_RECENT = 64
-MAX_SHAPES = 8  # Layouts that are kept: an elastic job comes back to the sizes that it had
-_FEW_LINES = 3  # are enough if each is the mean of many steps
+MAX_SHAPES = 8  # layouts that are kept: an elastic job returns to earlier sizes
+_FEW_LINES = 3  # enough if each is the mean of many steps
 _MANY_ITERATIONS = 100
 _SOME_LINES = 8
-_UPDATE_LINES = 16  # then only now and then: a spread costs more than all the rest
+_UPDATE_LINES = 16  # then only now and then: computing the spread is expensive
 _SLOW_RATIO = SlowSettings().ratio
 _SIGMAS = 4.0
 _MAX_SECONDS = 30 * 86400.0
-_OUTLIERS = 3  # a storage stall now and then must not stretch the deadline for hours
+_OUTLIERS = 3  # an occasional storage stall must not stretch the deadline for hours
 
 
 def _durations() -> dict[DeadlineSlot, Sample]:
@@ -127,27 +120,24 @@ def _durations() -> dict[DeadlineSlot, Sample]:
 class Calibration:
     key: str = ""
     durations: dict[DeadlineSlot, Sample] = field(default_factory=_durations)
-    """Seconds that each finished phase took; TRAINING: seconds between iteration lines."""
+    """Seconds of each finished phase; TRAINING: seconds between iteration lines."""
     steps: Sample = field(default_factory=lambda: Sample(MAX_STEPS))
     """Seconds of one step by each line, without first steps of a process."""
     rises: Sample = field(default_factory=lambda: Sample(MAX_STEPS))
-    """Seconds from one rise of the iteration to the next, as the probe sees them: a line of 100
-    steps hides its slowest one."""
+    """Seconds between two iterations by the probe: a line of 100 steps hides its slowest one."""
     recomputed: Sample = field(default_factory=lambda: Sample(MAX_DURATIONS))
-    """Seconds that each resume spent on iterations that had been done before."""
+    """Seconds that each resume spent on repeated iterations."""
     recent: Sample = field(default_factory=lambda: Sample(MAX_RECENT))
-    """Steps at the current batch size, without slow ones: a job that stays slow does not become
-    usual."""
-    recent_iterations: int = 0  # That they speak for, and those before them
+    """Steps at the current batch size, without slow ones: a job that stays slow is not usual."""
+    recent_iterations: int = 0  # that the recent and earlier lines cover
     _recent_lines: int = 0
-    best_step: float | None = None  # Median of `recent`; None while they are too few
+    best_step: float | None = None  # median of `recent`; None: too few
     best_spread: float = 0.0
-    batch_size: int | None = None  # That the times are of
+    batch_size: int | None = None  # of the learnt times
     log_interval: int | None = None
-    seen: tuple[object, ...] = ()  # What had happened by the last line; not kept
-    disturbed: int = 0  # Lines in a row that had a save or an evaluation inside; not kept
-    others: dict[str, Calibration] = field(default_factory=dict)
-    """What was learnt in other layouts, by their keys, the newest last."""
+    seen: tuple[object, ...] = ()  # what had happened by the last line; not stored
+    disturbed: int = 0  # lines in a row with a save or an evaluation inside; not stored
+    others: dict[str, Calibration] = field(default_factory=dict)  # by layout key, newest last
 
     def learn(self, slot: DeadlineSlot, seconds: float) -> None:
         if 0 <= seconds <= _MAX_SECONDS:
@@ -171,14 +161,14 @@ class Calibration:
             self.best_step, self.best_spread = recent.median(), recent.spread()
 
     def slow_above(self, usual: float) -> float:
-        """Seconds of a step; what is below may be chance."""
+        """Seconds of a step; less may be chance."""
         return max(_SLOW_RATIO * usual, usual + _SIGMAS * self.best_spread)
 
     def step_median(self) -> float | None:
         return self.steps.median()
 
     def usual_step(self) -> float | None:
-        """Of one step at the current batch size, when nothing is slow."""
+        """Seconds of one step at the current batch size."""
         return self.best_step or self.recent.median() or self.steps.median()
 
     def step_p99(self) -> float | None:
@@ -197,10 +187,8 @@ class Calibration:
         return min(max(seen * rule.factor, rule.floor_seconds), rule.ceiling_seconds)
 
     def restart_cost(self, settings: Settings) -> float:
-        """Seconds that a restart of this job costs: start, load, first step, recomputed steps.
-
-        A job that has not come through a first step yet has not shown its cost.
-        """
+        """Seconds that a restart costs: start, load, first step, recomputed steps. A job without a
+        first step so far uses the default."""
         slots = (DeadlineSlot.STARTING, DeadlineSlot.LOADING, DeadlineSlot.FIRST_STEP)
         cost = sum(self.durations[slot].median() or 0.0 for slot in slots)
         cost += self.recomputed.median() or 0.0
@@ -209,7 +197,7 @@ class Calibration:
         return max(cost, settings.act.min_restart_cost_seconds)
 
     def resize_batch(self, batch_size: int) -> None:
-        """Steps of a larger batch take longer by at most its share; a smaller one is waited for."""
+        """Scale the times up with a larger batch; those of a smaller one are learnt again."""
         if self.batch_size is not None and batch_size != self.batch_size:
             growth = max(1.0, batch_size / self.batch_size)
             for sample in (self.steps, self.rises, self.durations[DeadlineSlot.TRAINING]):
@@ -225,10 +213,8 @@ class Calibration:
         self.log_interval = log_interval
 
     def in_layout(self, key: str) -> Calibration:
-        """What is known of the layout `key`; nothing is, of one that is new.
-
-        A key that only says more than the one before (`tp=?`, then `tp=2`) is the same layout.
-        """
+        """Return what is known of a layout; a key that only adds detail (`tp=?`, then `tp=2`) is
+        the same."""
         if not self.key or key == self.key or _says_more(key, self.key):
             self.key = key
             self.others.pop(key, None)
@@ -251,7 +237,7 @@ def _says_more(key: str, before: str) -> bool:
 
 
 def is_duration(value: object) -> bool:
-    """Whether a stored value can be one: a sane number of seconds."""
+    """Whether a stored value is a plausible number of seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) and 0 <= value <= _MAX_SECONDS

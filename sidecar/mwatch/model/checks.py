@@ -18,12 +18,12 @@ from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.observation import StoredCheckpoints
 from mwatch.model.snapshot.pod import PodFacts
 
-Path = tuple[str | int, ...]  # Of a value in a document: keys, and numbers in lists
-Tree = Mapping[str, Any]  # A part of a manifest
+Path = tuple[str | int, ...]  # keys and list indexes of a value in a document
+Tree = Mapping[str, Any]  # a part of a manifest
 
 
 class OtherObject(NamedTuple):
-    """An object of the same stream that is no training job."""
+    """Another object in the same file that is not a training job."""
 
     kind: str
     name: str
@@ -33,23 +33,22 @@ class OtherObject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One kind of pods of the job: `Master`, `Worker`, a replicated job of a JobSet."""
+    """One kind of pod of the job: `Master`, `Worker`, a replicated job of a JobSet."""
 
     name: str
-    path: Path  # Of its pod template
-    count: int | None  # Pods; None: not a number in the text
+    path: Path  # of its pod template
+    count: int | None  # None: not a number in the text
     restart_policy: str | None
-    pod: Tree  # The pod's `spec`
+    pod: Tree  # the pod's `spec`
     pod_labels: Tree
-    container: Tree | None  # The one that trains; None: it cannot be told
+    container: Tree | None  # the one that trains; None: unclear
     container_path: Path
-    environment: Mapping[str, str] = field(default_factory=dict)  # Literal values of the container
-    words: tuple[str, ...] = ()
-    """Command and arguments, one after the other, without our own prefix."""
+    environment: Mapping[str, str] = field(default_factory=dict)  # literal values of the container
+    words: tuple[str, ...] = ()  # command and arguments, without the mwatch prefix
     scripts: tuple[str, ...] = ()
-    """The text that a shell gets, and each script of the same stream that it calls."""
+    """The text that a shell gets, and each script of the same file that it calls."""
     arguments: Mapping[str, str | None] = field(default_factory=dict)
-    """The trainer's flags by name; None: a flag without a value, or one that is not known."""
+    """The trainer's flags by name; None: without a value, or the value is not known."""
     is_wrapped: bool = False
 
     def text(self, *flags: str) -> str | None:
@@ -65,11 +64,10 @@ class Workload:
     kind: str
     name: str
     namespace: str | None
-    content: Tree  # The whole object
+    content: Tree  # the whole object
     replicas: tuple[Replica, ...]
-    others: tuple[OtherObject, ...] = ()  # What else is in the stream
-    lines: Mapping[Path, int] = field(default_factory=dict)
-    """Where each key stands in the file, from 1."""
+    others: tuple[OtherObject, ...] = ()  # other objects in the file
+    lines: Mapping[Path, int] = field(default_factory=dict)  # line of each key in the file, from 1
 
     @property
     def labels(self) -> Tree:
@@ -86,12 +84,12 @@ class Workload:
 
     @property
     def pods(self) -> int | None:
-        """All of them; None where one count is not known."""
+        """None: one count is not known."""
         counts = [each.count for each in self.replicas]
         return None if None in counts or not counts else sum(each or 0 for each in counts)
 
     def line(self, path: Path) -> int | None:
-        """Of the key, or of the nearest one above it that has a line."""
+        """Line of the key, or of the nearest key above it."""
         for end in range(len(path), -1, -1):
             if path[:end] in self.lines:
                 return self.lines[path[:end]]
@@ -112,65 +110,63 @@ VOLUME = "volume"
 
 
 class Claim(NamedTuple):
-    """A claim for a volume, with what becomes of the data when it is deleted."""
+    """A PersistentVolumeClaim, and what happens to its data when it is deleted."""
 
     name: str
     storage_class: str
-    reclaim: str  # `Delete`, `Retain`; empty: not known
+    reclaim: str  # `Delete`, `Retain`; empty: unknown
 
 
 class KeptFields(NamedTuple):
-    """What the CRD of the job's kind keeps of an init container."""
+    """Which fields of an init container the CRD of the job's kind keeps."""
 
     restart_policy: bool
     restart_rules: bool
 
 
 class JobProgress(NamedTuple):
-    """What logs and sidecars told."""
+    """Progress by logs and sidecars."""
 
     iteration: int | None = None
     total_iterations: int | None = None
-    line_at: float | None = None  # When the last iteration line was printed
-    line_seconds: float | None = None  # Usual time between two of them
-    line_pods: tuple[str, ...] = ()  # That print them: the last rank's
-    read_pods: int = 0  # Whose log or sidecar was read
+    line_at: float | None = None  # when the last iteration line was printed
+    line_seconds: float | None = None  # usual time between two lines
+    line_pods: tuple[str, ...] = ()  # pods that print lines: the last rank's
+    read_pods: int = 0  # pods whose log or sidecar was read
     step_seconds: float | None = None
     save_interval: int | None = None
     world_size: int | None = None
     attempts: int = 0
     is_done: bool = False
-    asked_to_end: bool = False  # An exit that the user gave the trainer
-    random_start: str = ""  # The newest attempt began with random weights: what it printed
+    asked_to_end: bool = False  # an exit that the user configured
+    random_start: str = ""  # what the newest attempt printed if it began with random weights
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
     facts: KubeFacts
-    workload: Workload  # The object as the API server has it
-    applied: Workload | None = None
-    """As somebody gave it to kubectl: what the API server dropped is still in there."""
+    workload: Workload  # the object from the API server
+    applied: Workload | None = None  # as given to kubectl, with what the API server dropped
     progress: JobProgress = field(default_factory=JobProgress)
-    rendezvous: Mapping[str, str] = field(default_factory=dict)
-    """RDZV_ID by pod, where a pod has one."""
-    pods: Mapping[str, PodFacts] = field(default_factory=dict)  # By pod whose sidecar answered
+    rendezvous: Mapping[str, str] = field(default_factory=dict)  # RDZV_ID by pod
+    pods: Mapping[str, PodFacts] = field(default_factory=dict)  # by pod whose sidecar answered
     stored: StoredCheckpoints | None = None
     arguments: Mapping[str, str | None] = field(default_factory=dict)
-    """Of the trainer as it runs: by its command line, or as it printed them."""
+    """Of the running trainer: by its command line, or as printed."""
     lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Arguments with several values: the data paths."""
     claims: tuple[Claim, ...] | None = None
-    services: tuple[str, ...] | None = None  # Names in the namespace
+    services: tuple[str, ...] | None = None  # names in the namespace
     kept: KeptFields | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
-    """Why something could not be looked at."""
+    """Why something could not be read, by name."""
 
     def why(self, what: str, otherwise: str) -> str:
         return self.unavailable.get(what) or otherwise
 
 
 class CheckLevel(StrEnum):
-    ERROR = "error"  # The job will not start, or will not come back
+    ERROR = "error"  # the job will not start, or will not recover
     WARNING = "warning"
     INFO = "info"
 
@@ -178,16 +174,16 @@ class CheckLevel(StrEnum):
 class CheckHit(NamedTuple):
     """What a check yields; its name and level come from the check."""
 
-    path: Path  # Where in the manifest
+    path: Path  # in the manifest
     what: str
     fix: str
-    level: CheckLevel | None = None  # Where it differs from the check's own
+    level: CheckLevel | None = None  # if it differs from the check's own
 
 
 class Check(NamedTuple):
     id: str
     level: CheckLevel
-    about: str  # One line for people: what is looked at
+    about: str  # one line for people: what is checked
     look: Callable[[Workload], Iterator[CheckHit]]
 
 
@@ -201,7 +197,7 @@ class Problem(NamedTuple):
 
 
 class NotChecked(NamedTuple):
-    """The check could not be made: what it needs was not to be seen."""
+    """The check could not run because its input was not available."""
 
     why: str
 
@@ -220,7 +216,7 @@ class CheckState(StrEnum):
 
 
 class Outcome(NamedTuple):
-    """A check that was made, or why it was not."""
+    """The result of a check, or why it did not run."""
 
     check: str
     about: str

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What torch's flight recorder holds, and what comparing the recordings of several ranks says.
+"""Recordings of torch's flight recorder, and the result of comparing those of several ranks.
 
-A recording is one rank's own view: which operations it has handed over, and which of them it
-knows to be over. Why a rank has not handed one over is not in it.
+A recording is one rank's own view: which operations it has enqueued, and which it knows to be
+complete. It does not show why a rank has not enqueued an operation.
 """
 
 from __future__ import annotations
@@ -16,19 +16,18 @@ from mwatch.model.observation import SignState
 
 
 class Operation(NamedTuple):
-    """One call of a collective, or of a send or receive, as one rank recorded it."""
+    """One call of a collective, a send or a receive, as one rank recorded it."""
 
-    record: int  # Its place in the rank's own order
-    group: str  # The name of the process group, which its members share
-    number: int  # Counted in the group: the same on all members for a collective, not for a send
+    record: int  # its position in the rank's own order
+    group: str  # name of the process group, the same for all members
+    number: int  # counted in the group: the same on all members for a collective, not for a send
     kind: str  # `all_reduce`, `send`, `coalesced`, …: without the library's name
-    peer: tuple[int, int] | None
-    """Of a send or receive: from and to, as places in the group. None for a collective."""
-    shape: str  # Sizes and types of its tensors, in words; two equal texts are equal shapes
+    peer: tuple[int, int] | None  # from and to, as positions in the group; None for a collective
+    shape: str  # sizes and types of its tensors as text; equal texts are equal shapes
     is_done: bool
-    may_have_failed: bool  # It is over, and the library (gloo) does not record whether it went well
+    may_have_failed: bool  # complete, but the library (gloo) does not record whether it succeeded
     is_started: bool
-    at: float | None  # When it was handed over: seconds since 1970, by the rank's clock
+    at: float | None  # when it was enqueued: seconds since 1970, by the rank's clock
     timeout_seconds: float | None
 
     @property
@@ -43,20 +42,17 @@ class GroupSeen(NamedTuple):
     description: str
     ranks: tuple[int, ...] | None
     """Global ranks in the order of the group; None: not recorded (gloo)."""
-    first: int  # The number of the oldest collective that is still in the recording; 0: none is
-    last: int  # Of the newest
+    first: int  # number of the oldest collective still in the recording; 0: none
+    last: int  # number of the newest
     has_p2p: bool
 
 
 class Dump(NamedTuple):
-    """The recording of one rank."""
-
     rank: int
     version: str
     groups: Mapping[str, GroupSeen]
-    operations: tuple[Operation, ...]
-    """The newest ones, and every one that is not over; oldest first."""
-    has_wrapped: bool  # Older operations have been overwritten
+    operations: tuple[Operation, ...]  # the newest, and all incomplete ones; oldest first
+    has_wrapped: bool  # older operations were overwritten
 
     @property
     def last_at(self) -> float | None:
@@ -64,29 +60,27 @@ class Dump(NamedTuple):
 
 
 class Attendance(NamedTuple):
-    """Whether ranks answered when they were asked for their stacks and their recording."""
+    """Which ranks answered a request for their stacks and recording."""
 
     answered: frozenset[int] = frozenset()
-    """They live, also where their recording has not come: it takes longer than the stacks."""
+    """Alive, also without a recording: it takes longer than the stacks."""
     unanswered: frozenset[int] | None = None
-    """Asked in vain. None: nobody has told, so whoever left no dump may be elsewhere."""
+    """Asked without an answer. None: unknown, so a rank without a dump may be elsewhere."""
 
 
 class BlamedRank(NamedTuple):
-    """A rank that others wait for, and which waits for nobody itself."""
+    """A rank that others wait for and that itself waits for none."""
 
     rank: int
     state: SignState  # NEVER_JOINED, STUCK, OUT_OF_STEP; STOPPED: it left no dump
     text: str
-    waiting: int  # How many ranks wait for it, at whatever distance
+    waiting: int  # ranks that wait for it, directly or not
     confidence: float
     coordinates: Mapping[str, int] = MappingProxyType({})
-    """Its places in the parallel groups (`tp`, `pp`, `dp`, …), where the recordings tell."""
+    """Its coordinates in the parallel groups (`tp`, `pp`, `dp`, …), if recorded."""
 
 
 class RankPlace(NamedTuple):
-    """Where one rank stands."""
-
     rank: int
     state: SignState  # STUCK: it waits in an operation. UNKNOWN: it waits in none, or left no dump.
     text: str
@@ -94,30 +88,28 @@ class RankPlace(NamedTuple):
 
 
 class GroupPlace(NamedTuple):
-    """One process group in which somebody waits."""
+    """A process group in which a rank waits."""
 
     name: str
     description: str
     ranks: tuple[int, ...]
-    state: SignState
-    """NEVER_JOINED, STUCK, OUT_OF_STEP, ALL_EQUAL, or UNKNOWN where dumps are missing."""
+    state: SignState  # NEVER_JOINED, STUCK, OUT_OF_STEP, ALL_EQUAL, or UNKNOWN if dumps are missing
     text: str
 
 
 class Analysis(NamedTuple):
-    state: SignState
-    """Of the job: that of the first blamed; ALL_EQUAL, MOVING, or UNKNOWN where nobody is."""
+    state: SignState  # state of the first blamed rank; without one: ALL_EQUAL, MOVING or UNKNOWN
     summary: str
     confidence: float
     blamed: tuple[BlamedRank, ...]
-    """The one to blame first; more than one only where they cannot be told apart or where
-    several ranks are waited for independently."""
+    """Most likely first; several if they cannot be distinguished or are waited for independently.
+    """
     chain: tuple[str, ...]
-    """Who waits for whom, in words, from somebody who waits to the first blamed."""
+    """The chain of waits as text, from a waiting rank to the first blamed one."""
     chain_ranks: tuple[int, ...]
     ranks: Mapping[int, RankPlace]
     groups: tuple[GroupPlace, ...]
-    missing: tuple[int, ...]  # Ranks that are known to exist and left no dump that can be read
-    since: float | None  # When the first of those who wait began to wait
-    last_at: float | None  # The newest moment that any recording knows
+    missing: tuple[int, ...]  # ranks that exist and left no readable dump
+    since: float | None  # when the first waiting rank began to wait
+    last_at: float | None  # the newest time in any recording
     notes: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The one thing to do about an attempt, and the memory of what was done before."""
+"""The one decision about an attempt, and the record of earlier actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """One voice for (or against) an action."""
+    """An observation for or against an action."""
 
     name: str
     agrees: bool
@@ -30,31 +30,29 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`action` is what shall be done at `act_at`; before that moment it may still be withdrawn.
+    """`action` is to be taken at `act_at`, and may be withdrawn before.
 
-    NONE with a finding: watched, but not acted on, and `reason` says why.
+    NONE with a finding: no action, and `reason` says why.
     """
 
     action: Action
     cause: Cause
     attempt: int
     reason: str
-    resume_from: int | None = None
-    """Iteration of the checkpoint; None: from the beginning, or nothing to resume."""
+    resume_from: int | None = None  # iteration of the checkpoint; None: from the beginning, or none
     resume_reason: str = ""
     act_at: float | None = None
     finding: Finding | None = None
     witnesses: tuple[Witness, ...] = ()
-    quarantine_from: int | None = None
-    """Checkpoints of this iteration and later ones are not to be trusted."""
+    quarantine_from: int | None = None  # checkpoints from this iteration on are not to be trusted
     avoid_node: bool = False
     spends_budget: bool = True
-    proposal: str | None = None  # What a person may want to do, such as a flag to add
+    proposal: str | None = None  # for a person, such as a flag to add
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """An action that was carried out (or, when only observing, would have been)."""
+    """An action that was carried out or, when only observing, would have been."""
 
     at: float
     attempt: int
@@ -62,16 +60,16 @@ class Act:
     cause: Cause
     fingerprint: str = ""
     resume_from: int | None = None
-    iteration: int | None = None  # The furthest iteration that the attempt reached
+    iteration: int | None = None  # the furthest iteration of the attempt
     spends_budget: bool = True
     first_bad: int | None = None
-    """Of a rollback: the iteration that the numbers were first bad at; None: no rollback."""
+    """Of a rollback: the first iteration with bad numbers; None: not a rollback."""
     quarantine_from: int | None = None
 
 
 @dataclass(slots=True)
 class DecisionRecord:
-    """What survives attempts, and the controller: kept in its ledger."""
+    """Actions across attempts, kept in the controller's ledger."""
 
     acts: deque[Act] = field(default_factory=lambda: deque(maxlen=MAX_ACTS))
 

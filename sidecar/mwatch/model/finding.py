@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong, since when, and who is to blame: the answer of a detector.
+"""The result of a detector (what is wrong, since when, which rank or node is the culprit), and the
+verdict on a job as `--json` shows it.
 
-A finding asserts a state and names its evidence. It never says what to do about it.
-
-What is the matter with a job, in the fields that `--json` shows as `verdict`.
+A finding asserts a state and names its evidence. It does not say what to do.
 """
 
 from __future__ import annotations
@@ -26,13 +25,11 @@ MAX_EVIDENCE = 8
 
 class Severity(StrEnum):
     INFO = "info"
-    WARNING = "warning"  # Somebody should look: a ticket
-    CRITICAL = "critical"  # The run is lost or losing: a page
+    WARNING = "warning"  # open a ticket
+    CRITICAL = "critical"  # page: the run is lost or losing
 
 
 class Cause(StrEnum):
-    """The values of `verdict.cause`."""
-
     HEALTHY = "healthy"
     FINISHED = "finished"
     HANG = "hang"
@@ -43,7 +40,7 @@ class Cause(StrEnum):
     CRASH = "crash"
     FINISHED_EARLY = "finished_early"
     HARDWARE = "hardware"
-    RERUN = "rerun"  # Exit 16: Megatron asks to be resumed, to tell a bad GPU from bad code
+    RERUN = "rerun"  # exit 16: Megatron asks for a resume, to distinguish a bad GPU from bad code
     NAN = "nan"
     LOSS_SCALE_COLLAPSE = "loss_scale_collapse"
     LOSS_SPIKE = "loss_spike"
@@ -78,7 +75,7 @@ class CulpritState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """Who; None where unknown. `rank` None with ALL_EQUAL: nobody in particular."""
+    """None: unknown. ALL_EQUAL has no rank: no single culprit."""
 
     rank: int | None = None
     state: CulpritState | None = None
@@ -89,8 +86,8 @@ class Culprit:
     xid: int | None = None
 
     def label(self, between: str) -> str | None:
-        """`rank 3 (tp 1 pp 0), pod worker-1, node a-17: behind`; `between` stands between the
-        coordinates. None: nobody is named."""
+        """`rank 3 (tp 1 pp 0), pod worker-1, node a-17: behind`; `between` separates the
+        coordinates. None: no culprit is known."""
         places = between.join(f"{name} {value}" for name, value in self.coordinates.items())
         parts = [
             None if self.rank is None else f"rank {self.rank}" + f" ({places})" * bool(places),
@@ -115,34 +112,31 @@ class Finding:
     detector: str
     cause: Cause
     severity: Severity
-    summary: str  # One sentence for the on-call
+    summary: str  # one sentence for the on-call engineer
     since_time: float | None = None
-    since_iteration: int | None = None  # The first iteration that the first bad line covers
+    since_iteration: int | None = None  # the first iteration that the first bad line covers
     confidence: float = 1.0
     culprit: Culprit | None = None
     evidence: tuple[Evidence, ...] = ()
     cannot_heal: bool = False
     """Proof that waiting is useless: process dead or stopped, fatal Xid, never joined, desync."""
-    fault: str | None = None  # Catalogue entry that names the root cause
+    fault: str | None = None  # catalogue entry of the root cause
     fingerprint: str = ""
-    """Equal when the same thing happens again in another attempt; no numbers, ranks or times."""
+    """Equal for the same problem in another attempt: no numbers, ranks or times."""
 
 
 class Detector(NamedTuple):
     name: str
-    needs: frozenset[Source]
-    """Any one of these must be up, else there is no verdict; empty: sees for itself."""
+    needs: frozenset[Source]  # sources of which one must be up; empty: the detector needs none
     detect: Callable[[Job, Settings], list[Finding]]
-    runbook: str  # File name of the page in `runbooks/`, without `.md`
+    runbook: str  # file name of the page in `runbooks/`, without `.md`
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """None: not known."""
-
     cause: Cause
     summary: str
-    since_iteration: int | None = None  # The first iteration that the first bad line covers
+    since_iteration: int | None = None  # the first iteration that the first bad line covers
     since_time: float | None = None
     culprit: Culprit | None = None
-    confidence: float = 1.0  # From 0 (nothing was seen) to 1
+    confidence: float = 1.0  # from 0 (nothing was observed) to 1

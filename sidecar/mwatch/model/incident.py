@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The record of one incident: what was wrong, who, what was done, and what it cost.
+"""The record of one incident: what was wrong, the culprit, the action and the cost.
 
-One JSON object, kept beside the checkpoints and in the ledger. Reading ignores keys it does not
-know and leaves out what is missing, so records of older and newer releases can be read.
+One JSON object, kept beside the checkpoints and in the ledger. Unknown keys are ignored and missing
+ones have defaults, so records of older and newer releases are readable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.finding import Cause, Culprit, CulpritState, Finding
 
 VERSION = 1
-_LAST_SECOND = 253402300799.0  # Of the year 9999: a recorded log may claim any time
+_LAST_SECOND = 253402300799.0  # of the year 9999: a recorded log may have any time
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-a[0-9]{1,9}-[a-z-]{1,40}(?:-[0-9]{1,6})?", re.ASCII)
 
 
@@ -30,22 +30,19 @@ _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-a[0-9]{1,9}-[a-z-]{1,40}(?:-[0-9]{1,6})?",
 class IncidentTimes:
     """Seconds since 1970; None: not yet, or never."""
 
-    fault: float | None = None  # The first bad sign
+    fault: float | None = None  # the first bad sign
     detected: float | None = None
     decided: float | None = None
     acted: float | None = None
-    first_new_iteration: float | None = None
-    """Training is past the point that it had reached before."""
+    first_new_iteration: float | None = None  # training is past the furthest earlier iteration
     closed: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SavedEvidence:
-    """The evidence that was saved."""
-
     folder: str
     files: tuple[str, ...] = ()
-    missing: tuple[str, ...] = ()  # What could not be had, each with the reason
+    missing: tuple[str, ...] = ()  # what could not be collected, each with the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +56,17 @@ class IncidentRecord:
     detector: str
     fingerprint: str = ""
     culprit: Culprit | None = None
-    witnesses: tuple[Witness, ...] = ()  # For and against
+    witnesses: tuple[Witness, ...] = ()  # for and against
     first_bad_iteration: int | None = None
     action: Action = Action.NONE
-    is_carried_out: bool = False  # False: mwatch only observes, or there was nothing to do
+    is_carried_out: bool = False  # False: mwatch only observes, or no action was needed
     reason: str = ""
     resume_from: int | None = None
     resume_reason: str = ""
     times: IncidentTimes = field(default_factory=IncidentTimes)
     evidence: SavedEvidence | None = None
-    lost_iterations: int | None = None  # Done before, and to be done again
-    gpu_seconds: float | None = None  # From the fault to the first new iteration, times the ranks
+    lost_iterations: int | None = None  # done before, and to be repeated
+    gpu_seconds: float | None = None  # from the fault to the first new iteration, times the ranks
 
     def with_outcome(
         self, times: IncidentTimes, *, world_size: int | None, lost_iterations: int | None
@@ -82,12 +79,12 @@ class IncidentRecord:
 
 
 def incident_id(at: float, attempt: int, cause: Cause, taken: Container[str] = ()) -> str:
-    """`20260105T121314Z-a2-hang`: sorts by time, and is a name for a folder."""
+    """`20260105T121314Z-a2-hang`: sorts by time, and names a folder."""
     return bundle_id(at, attempt, cause.value.replace("_", "-"), taken)
 
 
 def bundle_id(at: float, attempt: int, word: str, taken: Container[str] = ()) -> str:
-    """Also of evidence that somebody asked for, without an incident."""
+    """Also for evidence that was requested without an incident."""
     moment = datetime.fromtimestamp(min(max(at, 0.0), _LAST_SECOND), UTC)
     name = f"{moment:%Y%m%dT%H%M%SZ}-a{attempt}-{word}"
     number = 1
@@ -103,7 +100,7 @@ def is_incident_id(name: str) -> bool:
 def describe(
     id: str, run: str, finding: Finding, decision: Decision | None, *, attempt: int, is_act: bool
 ) -> IncidentRecord:
-    """What is known when an incident opens, or when something is done about it."""
+    """Describe an incident as it opens, or as an action is taken."""
     about = IncidentRecord(
         id=id,
         run=run,

@@ -1,12 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""All that is known about a job: what `state` builds, and all that detectors and decisions see.
+"""The state of a job: built by `state`, read by detectors and decisions.
 
-Everything is bounded. What belongs to one attempt dies with it; a few facts (checkpoints, the
-timeline, calibration, the ledger, what earlier attempts printed) outlive it. Only `state`
-changes these objects.
-
-Shape and schedule of a job, as its argument block or its probe says.
+Everything is bounded. What belongs to one attempt ends with it; checkpoints, the timeline,
+calibration, the goodput ledger and earlier printed steps survive it. Only `state` changes these
+objects.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from mwatch.model.timeline import Timeline
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """None: not said yet."""
+    """Shape and schedule of a job, by its argument block or its probe; None: not known yet."""
 
     world_size: int | None = None
     tensor: int | None = None
@@ -48,12 +46,12 @@ class Layout:
 
     @property
     def key(self) -> str:
-        """What calibration is kept under: times learnt in one shape say nothing of another."""
+        """Key of the calibration: times learnt in one layout do not apply to another."""
         parts = (self.world_size, self.tensor, self.pipeline, self.context, self.expert)
         return "world={} tp={} pp={} cp={} ep={}".format(*("?" if p is None else p for p in parts))
 
     def coordinates(self, rank: int | None) -> dict[str, int]:
-        """Megatron's default order tp-cp-ep-dp-pp; empty where rank or shape are not known."""
+        """By Megatron's default order tp-cp-ep-dp-pp; empty if rank or layout are not known."""
         if rank is None or not self.world_size or not 0 <= rank < self.world_size:
             return {}
         tensor, context = self.tensor or 1, self.context or 1
@@ -76,20 +74,20 @@ MAX_RANKS = 65536
 
 
 class Step(NamedTuple):
-    """An iteration line, with the double count taken out."""
+    """An iteration line without double counts."""
 
     at: float
     iteration: int
-    covers: int  # Iterations that the averages speak for; at least 1
-    new: int  # Of these, how many no earlier line of the attempt has spoken for
-    seconds: float | None  # Of one iteration, as printed
+    covers: int  # iterations in the averages; at least 1
+    new: int  # of these, not in an earlier line of the attempt
+    seconds: float | None  # of one iteration, as printed
     losses: Mapping[str, float]
     loss_scale: float | None
     grad_norm: float | None
     learning_rate: float | None
     consumed_samples: int | None
     batch_size: int | None
-    skipped: int  # Among the `new` iterations
+    skipped: int  # of the `new` iterations
     skipped_printed: int
     nan: int
     throughput_tflops: float | None
@@ -109,11 +107,11 @@ class FaultSeen(NamedTuple):
     stream: str
     fault: Fault
     entry: CatalogueEntry | None
-    """None: an id that the catalogue does not know (an older or newer sidecar)."""
+    """None: an id that the catalogue does not have (an older or newer sidecar)."""
 
     @property
     def is_root(self) -> bool:
-        """It may be the cause of what came after it."""
+        """Whether it may be the cause of what followed."""
         return self.entry is not None and self.entry.role is Role.ROOT
 
 
@@ -140,7 +138,7 @@ class SignSeen(NamedTuple):
     stream: str
     sign: Sign
     first_at: float | None = None
-    """When this witness began to say so, without another word in between; None: at `at`."""
+    """Since when this witness reports the same state without interruption; None: `at`."""
 
     @property
     def since(self) -> float:
@@ -150,10 +148,10 @@ class SignSeen(NamedTuple):
 @dataclass(slots=True)
 class RankState:
     rank: int
-    at: float  # When its probe last wrote
+    at: float  # when its probe last wrote
     iteration: int | None
-    moved_at: float  # When its iteration, phase or stack last changed
-    progressed_at: float  # When its iteration last changed
+    moved_at: float  # when its iteration, phase or stack last changed
+    progressed_at: float  # when its iteration last changed
     phase: str
     stack: str
     pid: int | None
@@ -162,12 +160,12 @@ class RankState:
 
 @dataclass(slots=True)
 class Save:
-    """A save that was begun in this attempt."""
+    """A save that began in this attempt."""
 
     iteration: int | None
     began_at: float
     is_async: bool
-    queued_at: float | None = None  # An asynchronous save was handed over: training goes on
+    queued_at: float | None = None  # an asynchronous save was queued: training goes on
     is_first: bool = False
     file: str = ""
     line: int = 0
@@ -178,86 +176,84 @@ LoadState = Literal["unknown", "begun", "loaded", "random", "failed"]
 
 @dataclass(slots=True)
 class Attempt:
-    number: int  # From 1
+    number: int  # from 1
     started_at: float
-    late_seconds: float = 0.0
-    """Its command was started so long before that: nobody was there to see it."""
+    late_seconds: float = 0.0  # how long before `started_at` its command was started, unobserved
     is_numbered: bool = False
-    """Somebody who counts attempts gave it its number; else it is counted by what is seen."""
+    """Numbered by the wrapper or the controller; else counted from the log."""
     phase: JobPhase = JobPhase.STARTING
     phase_since: float = 0.0
-    first_iteration: int | None = None  # The first iteration that this attempt did
-    iteration: int | None = None  # The last one it finished, as far as anybody told
-    progress_at: float = 0.0  # When the iteration last rose or the phase last changed
-    line_at: float | None = None  # When the last iteration line came
+    first_iteration: int | None = None  # the first iteration of this attempt
+    iteration: int | None = None  # the last one it is known to have finished
+    progress_at: float = 0.0  # when the iteration last rose or the phase last changed
+    line_at: float | None = None  # when the last iteration line came
     best_before: int | None = None
-    """The furthest iteration of the attempts before it: up to there it repeats."""
+    """The furthest iteration of earlier attempts: up to there it repeats."""
     resumed_from: int | None = None
     load: LoadState = "unknown"
-    load_iteration: int | None = None  # The checkpoint that it tried to load
+    load_iteration: int | None = None  # the checkpoint that it tried to load
     steps: deque[Step] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
     faults: list[FaultSeen] = field(default_factory=list)
-    """The earliest ones, of which the root cause is one; what came after MAX_FAULTS is counted."""
+    """The earliest ones, as one is the root cause; `dropped` counts those after MAX_FAULTS."""
     errors: list[ErrorSeen] = field(default_factory=list)
     dropped: int = 0
-    exit: ExitSeen | None = None  # The trainer said good-bye
+    exit: ExitSeen | None = None  # the trainer printed that it exits
     is_done: bool = False  # `[after training is done]`, or the last iteration was reached
-    gone: dict[str, ProcessGone] = field(default_factory=dict)  # By stream: its command has ended
+    gone: dict[str, ProcessGone] = field(default_factory=dict)  # by stream: its command has ended
     ranks: dict[int, RankState] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
-    """Streams that nobody can look at now: what their ranks do is not known."""
+    """Streams that cannot be reached: the state of their ranks is unknown."""
     signs: dict[tuple[SignSource, int | None, str], SignSeen] = field(default_factory=dict)
-    """Newest word by source, rank and stream."""
-    save: Save | None = None  # Open: begun, and neither ended nor failed
+    """Newest report by source, rank and stream."""
+    save: Save | None = None  # begun, and neither ended nor failed
     saves_done: int = 0
     last_save_at: float | None = None
-    skipped: int = 0  # True counters: the double count is taken out
+    skipped: int = 0  # without double counts, as `nan`
     nan: int = 0
     straggler: Straggler | None = None
     evaluations: int = 0
-    evaluations_before: int = 0  # Of these, told before the last iteration line
-    evaluated_after: int | None = None  # Iteration that the last result of an evaluation named
+    evaluations_before: int = 0  # of these, before the last iteration line
+    evaluated_after: int | None = None  # iteration of the last evaluation result
     saw_evaluating: bool = False
-    """Somebody told of an evaluation while it went on, since the last iteration line."""
-    bad_validation_at: int | None = None
-    """Iteration of the first validation that gave NaN or infinity."""
+    """An evaluation was observed while it ran, since the last iteration line."""
+    bad_validation_at: int | None = None  # iteration of the first validation with NaN or infinity
     ended_at: float | None = None
-    streams: set[str] = field(default_factory=set)  # That have said anything in this attempt
+    streams: set[str] = field(default_factory=set)  # streams that took part in this attempt
 
     @property
     def began_at(self) -> float:
-        """What was written after it may be of this attempt, what was before is not."""
+        """Files written before this time are not of this attempt."""
         return self.started_at - self.late_seconds
 
     @property
     def last_progress(self) -> float:
-        """When an iteration was finished or a phase began; 0: no time is known."""
+        """When an iteration was finished or a phase began; 0: unknown."""
         return max(self.progress_at, self.phase_since, self.started_at)
 
     @property
     def is_finished(self) -> bool:
-        """Done, and kept: what dies while the last save is open takes that save with it."""
+        """Done and saved: an exit while the last save is open loses that save."""
         return self.is_done and self.save is None
 
 
 @dataclass(slots=True)
 class KnownCheckpoint:
-    """From the log (saved, deleted), and from the folder where it can be seen."""
+    """By the log (saved, deleted), and by the folder if it is readable."""
 
     iteration: int
-    saved_at: float | None = None  # When the log said that it was saved
-    attempt: int | None = None  # The attempt that wrote it
-    is_saved: bool = False  # The log said so: without sight of the folder this is the best there is
+    saved_at: float | None = None  # when the log reported the save
+    attempt: int | None = None  # the attempt that wrote it
+    is_saved: bool = False  # the log reports the save: the best evidence without the folder
     stored: str | None = None
-    """State in the folder: `complete`, `unverified`, `incomplete`, `missing`; None: not seen."""
+    """State in the folder: `complete`, `unverified`, `incomplete`, `missing`; None: unknown."""
     stored_reason: str | None = None
     written_at: float | None = None
-    load_failed: bool = False  # An attempt tried to load it and could not
+    load_failed: bool = False  # an attempt failed to load it
     is_abandoned: bool = False
 
     @property
     def made_at(self) -> float | None:
-        """When it was written: the folder knows better than the log."""
+        """When it was written; the folder is more exact than the log."""
         return self.saved_at if self.written_at is None else self.written_at
 
 
@@ -272,7 +268,7 @@ class Stream:
     """One pod's view."""
 
     name: str
-    attempt: int = 0  # The attempt that it takes part in; events of a stream that lags are late
+    attempt: int = 0  # the attempt it takes part in; events of a stream that lags are late
     last_iteration: int | None = None
     last_at: float | None = None
     prints_iterations: bool = False
@@ -283,22 +279,21 @@ class Stream:
 class Job:
     run: str
     catalogue: Mapping[str, CatalogueEntry]
-    now: float = 0.0  # The moment of the last observation or look
+    now: float = 0.0  # time of the last observation or evaluation
     layout: Layout = field(default_factory=Layout)
     attempt: Attempt = field(default_factory=lambda: Attempt(1, 0.0))
     past: deque[Attempt] = field(default_factory=lambda: deque(maxlen=MAX_PAST_ATTEMPTS))
-    """Ended attempts; their steps, ranks and signs are cut to the newest few."""
-    best_iteration: int | None = None
-    """The furthest iteration of the line of history that is being continued."""
+    """Ended attempts; only the newest steps, ranks and signs are kept."""
+    best_iteration: int | None = None  # the furthest iteration of the current line of history
     earlier_steps: dict[int, Step] = field(default_factory=dict)
-    """What earlier attempts printed for an iteration, to hold recomputed ones against."""
+    """Steps that earlier attempts printed, to compare recomputed ones with."""
     checkpoints: dict[int, KnownCheckpoint] = field(default_factory=dict)
     timeline: Timeline = field(default_factory=Timeline)
     calibration: Calibration = field(default_factory=Calibration)
     ledger: GoodputLedger = field(default_factory=GoodputLedger)
     sources: dict[Source, SourceStatus] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
-    has_started: bool = False  # Anything at all was seen
+    has_started: bool = False  # anything was observed
 
     def sees(self, source: Source) -> bool:
         state = self.sources.get(source)

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What mwatch is told besides log lines, and how everything it is told is addressed.
+"""Observations besides log lines, and `Observed`, the only input of the core.
 
-`Observed` is the only input of the core: a moment, the stream it came from, and what was seen.
-A stream is one pod's view (a log file, a probe, a sidecar). Moments are seconds since 1970 by
-the clock of the stream; `mwatch.state.merge` brings the clocks of several streams together.
+An `Observed` has a time, a stream and an event or observation. A stream is one pod's view (a log
+file, a probe, a sidecar). Times are seconds since 1970 by the clock of the stream;
+`mwatch.state.merge` aligns the clocks of several streams.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from msgspec import Struct
 
 from mwatch.model.event import Event
 
-HERE = "local"  # The stream of a run on this machine, which has no pods
+HERE = "local"  # the stream of a run on this machine, which has no pods
 
 
 class Beat(NamedTuple):
     """One probe record: what one rank's main thread is doing.
 
-    `iteration` counts finished iterations. A record that is no longer written means that the
-    process is stopped or holds the GIL; then no further Beat of that rank arrives.
+    `iteration` counts finished iterations. A process that is stopped or holds the GIL writes no
+    record, and no further Beat of its rank arrives.
     """
 
     rank: int
     world_size: int | None
     iteration: int | None
-    phase: str  # A value of JobPhase, or `collective`, `data`, `compute` while training
-    stack: str  # A hash of the main thread's stack: it changes as long as the thread moves
+    phase: str  # a value of JobPhase, or `collective`, `data`, `compute` while training
+    stack: str  # hash of the main thread's stack: it changes while the thread moves
     pid: int | None
     attempt: int | None
 
@@ -49,19 +49,19 @@ class SignSource(StrEnum):
 
 class SignState(StrEnum):
     MOVING = "moving"
-    FLAT = "flat"  # Nothing moves: frozen counts, flat power or tensor activity, no CPU time
+    FLAT = "flat"  # nothing moves: frozen counts, flat power or tensor activity, no CPU time
     STOPPED = "stopped"
     DEAD = "dead"
     NEVER_JOINED = "never_joined"
-    STUCK = "stuck"  # Joined the collective and does not come out of it
+    STUCK = "stuck"  # joined the collective and does not leave it
     BEHIND = "behind"
-    OUT_OF_STEP = "out_of_step"  # In another collective than its group: it cannot heal
-    ALL_EQUAL = "all_equal"  # Every rank is in the same place: look at the fabric or the storage
+    OUT_OF_STEP = "out_of_step"  # in another collective than its group: it cannot recover
+    ALL_EQUAL = "all_equal"  # all ranks are at the same point: check the fabric or the storage
     UNKNOWN = "unknown"
 
 
 class Sign(NamedTuple):
-    """What an independent witness says now; a later one of the same source and rank replaces it."""
+    """Report of an independent witness; a later one of the same source and rank replaces it."""
 
     source: SignSource
     state: SignState
@@ -70,21 +70,20 @@ class Sign(NamedTuple):
 
 
 class ProcessExit(NamedTuple):
-    """The training command of this stream's pod has ended, as its parent or Kubernetes saw it."""
+    """The training command of this stream's pod has ended, by its parent or Kubernetes."""
 
     exit_code: int | None
     signal: str | None
-    reason: str | None  # `OOMKilled`, `Evicted`, `Preempted`, `deleted`… where somebody said so
+    reason: str | None  # `OOMKilled`, `Evicted`, `Preempted`, `deleted`… if known
 
 
 class AttemptStart(NamedTuple):
-    """The wrapper (or Kubernetes) starts the command once more in this stream's pod."""
+    """The wrapper (or Kubernetes) starts the command again in this stream's pod."""
 
     attempt: int | None
     resume_from: int | None
     world_size: int | None
-    late_seconds: float | None = None
-    """It began so long before the moment of this: who tells of it came later."""
+    late_seconds: float | None = None  # how long ago it began: it was observed late
 
 
 class StoredCheckpoint(Struct, frozen=True):
@@ -96,14 +95,14 @@ class StoredCheckpoint(Struct, frozen=True):
 
 
 class StoredCheckpoints(NamedTuple):
-    """A look into the checkpoint folder: everything that is there now."""
+    """The content of the checkpoint folder."""
 
     folder: str
     checkpoints: tuple[StoredCheckpoint, ...]
 
 
 class Source(StrEnum):
-    """What can be seen at all. Without its sight a detector gives no verdict."""
+    """Inputs. A detector gives no verdict without one of its sources."""
 
     LOG = "log"
     PROBE = "probe"
@@ -115,7 +114,7 @@ class Source(StrEnum):
 
 
 class SourceStatusChange(NamedTuple):
-    """A source came up, or went down; why is for people."""
+    """A source came up or went down; `reason` is for people."""
 
     source: Source
     is_up: bool
@@ -123,7 +122,7 @@ class SourceStatusChange(NamedTuple):
 
 
 class Unreachable(NamedTuple):
-    """Nobody can look at this stream's pod now, until it beats again: its ranks are not silent."""
+    """This stream's pod cannot be reached until its next beat: its ranks do not count as silent."""
 
     reason: str
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a job is doing. Each phase has a deadline of its own: a save is not a slow step."""
+"""The phases of a job. Each has its own deadline: a save is not a slow step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class JobPhase(StrEnum):
     ASYNC_FINALIZE = "async-finalize"
     EVALUATING = "evaluating"
     STOPPING = "stopping"
-    ENDED = "ended"  # The attempt is over: the trainer said so, or its processes are gone
+    ENDED = "ended"  # the trainer reported its exit, or its processes are gone
 
 
 class DeadlineSlot(StrEnum):
-    """What a deadline is learnt for: the phases, with the first save of a process apart.
+    """What a deadline is learnt for: the phases, and the first save of a process.
 
-    The first save of a process took 18 s where the next took 0.7 s: a deadline learnt from
-    later saves would kill the first one after every restart.
+    The first save of a process took 18 s where the next took 0.7 s: a deadline learnt from later
+    saves would kill the first one after every restart.
     """
 
     STARTING = "starting"
@@ -43,7 +43,7 @@ _SLOTS = {slot.value: slot for slot in DeadlineSlot}
 
 
 def slot_of(phase: JobPhase, saves_done: int) -> DeadlineSlot | None:
-    """By which deadline a phase is judged; None: it has none of its own."""
+    """The deadline of a phase; None: it has none of its own."""
     if phase is JobPhase.SAVING and not saves_done:
         return DeadlineSlot.FIRST_SAVE
     return _SLOTS.get(phase.value)

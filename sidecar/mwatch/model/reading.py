@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a source answers: a value, nothing to be had here, or a failure. Never an empty value
-for one of the latter two: unknown is not zero.
+"""What a source returns: a value, nothing to read here, or a failure. The latter two are never an
+empty value: unknown is not zero.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ class Ok(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """There is nothing of the kind here, and that is no fault: no GPU, no folder yet."""
+    """There is nothing to read, which is not a fault: no GPU, no folder yet."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It should be there and could not be read."""
-
     error: str
 
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A restart in place that somebody asks for, and what comes of it.
+"""A request to restart in place, and its outcome.
 
-It names the attempt that is to end: whoever asks twice, or late, cannot end the one after it.
+The request names the attempt to end: a repeated or late request cannot end the next one.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import NamedTuple
 
 
 class RestartOrder(NamedTuple):
-    attempt: int  # The one that runs now, and is to end
-    resume_from: int | None  # None: as the rule for the next attempt has it
+    attempt: int  # the one that runs now
+    resume_from: int | None  # None: by the usual rule for the next attempt
     reason: str
     who: str
-    wants_evidence: bool = True  # False: whoever asks has saved it already
-    grace_seconds: float = 10.0  # From the request to end to the kill
-    with_save: bool = False  # The ranks are asked for a last save
+    wants_evidence: bool = True  # False: the evidence is saved already
+    grace_seconds: float = 10.0  # from the request to end until the kill
+    with_save: bool = False  # ask the ranks for a last save
 
 
 class RestartOutcome(StrEnum):
     ACCEPTED = "accepted"
-    ALREADY = "already"  # It was asked for before; it happens once
+    ALREADY = "already"  # requested before; it happens once
     WRONG_ATTEMPT = "wrong-attempt"
     NOT_RUNNING = "not-running"
     OBSERVING = "observing"
@@ -34,5 +34,5 @@ class RestartOutcome(StrEnum):
 class RestartAnswer(NamedTuple):
     outcome: RestartOutcome
     text: str = ""
-    attempt: int | None = None  # The one that runs, where that is known
-    evidence: str | None = None  # The id of what was saved before
+    attempt: int | None = None  # the one that runs, if known
+    evidence: str | None = None  # id of the evidence that was saved before
