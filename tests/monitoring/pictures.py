@@ -30,15 +30,15 @@ FOLDER = ROOT / "docs" / "dashboards"
 MAX_BYTES = 300_000
 _ROW_INCHES = 0.235
 _COLUMN_INCHES = 0.56
-_REAL = "a real training of two ranks on one machine: stalled, restarted by mwatch, going on"
-_FAKE = "a made-up job: the machine that drew this has no GPU and no network card of that kind"
-_FLEET = "a made-up job, and a controller of a made-up fleet"
+_REAL = "a real run of two ranks on one machine, which stalled and was restarted by mwatch"
+_FAKE = "a simulated job, because this machine has no GPU and no such network card"
+_FLEET = "a simulated job, and a controller of a simulated fleet"
 _SHOWN = {
     "run": (RUN, _REAL),
-    "fleet": (".*", f"{_REAL}; beside it {_FLEET}"),
+    "fleet": (".*", f"{_REAL}; and {_FLEET}"),
     "gpu-network": (fake_pod.RUN, _FAKE),
-    "goodput": (".*", f"{_REAL}; beside it {_FAKE}"),
-    "mwatch": (".*", f"{_REAL}; beside it {_FLEET}"),
+    "goodput": (".*", f"{_REAL}; and {_FAKE}"),
+    "mwatch": (".*", f"{_REAL}; and {_FLEET}"),
 }
 
 
@@ -47,7 +47,7 @@ def picture(watched: Watched, board: dict[str, Any], run: str, caption: str) -> 
     height = (rows + 4) * _ROW_INCHES
     figure = Figure(figsize=(24 * _COLUMN_INCHES, height), layout=None, facecolor="white")
     figure.text(0.012, 1 - 0.22 / height, board["title"], fontsize=13, va="top", weight="bold")
-    words = f"A drawing of this dashboard's data, not of Grafana. From {caption}."
+    words = f"Drawn from the data of this dashboard; not a screenshot of Grafana. Data: {caption}."
     figure.text(0.012, 1 - 0.5 / height, words, fontsize=7.5, va="top", color="#555555")
     marks = {
         each["iconColor"]: moments_of(watched, each, run) for each in board["annotations"]["list"]
