@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Flavour = Literal["megatron", "deepspeed", "bridge", "composer", "torchtitan"]
 Edge = Literal["begin", "mark", "end", "failed"]
@@ -24,9 +24,9 @@ Scalar = float | int | str | None
 class Iteration(NamedTuple):
     """One line that reports training steps.
 
-    `covers` is how many iterations the averages and counters of the line speak for. A line
-    with `first_of_process` covers one iteration, and from core_v0.16 on the next line covers
-    that iteration again: summing `skipped` over lines must drop the overlap.
+    `covers` is the number of iterations in the averages and counters of the line. A line with
+    `first_of_process` covers one iteration, and from core_v0.16 on the next line covers that
+    iteration again: summing `skipped` over lines must drop the overlap.
     """
 
     iteration: int
@@ -117,9 +117,8 @@ class Fault(NamedTuple):
 class Error(NamedTuple):
     """One traceback, torchelastic block or launcher report.
 
-    `rank` is the rank that failed first, as far as the text tells. `during` is what the trainer
-    was doing, by the functions that a traceback went through: `load`, `save`, `evaluate`, `data`
-    or `step`.
+    `rank` is the rank that failed first, if the text has it. `during` is what the trainer was
+    doing, by the functions in a traceback: `load`, `save`, `evaluate`, `data` or `step`.
     """
 
     kind: Literal["traceback", "elastic", "restart", "launcher"]
@@ -171,7 +170,7 @@ class Straggler(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """The trainer says that it stops, and why."""
+    """The trainer prints that it stops, and why."""
 
     reason: str
     iteration: int | None
@@ -183,11 +182,11 @@ class Exit(NamedTuple):
 
 
 ASKED_EXITS = frozenset({"interval", "duration", "evaluation-time-limit"})
-"""Reasons of an exit that the user gave the trainer."""
+"""exits that the user configured"""
 
 
 class Arguments(NamedTuple):
-    """The printed argument block, or the part of it that later stages use."""
+    """The printed argument block, as far as later stages use it."""
 
     world_size: int | None
     tensor_parallel: int | None
@@ -228,39 +227,24 @@ Event = (
     | Exit
     | Arguments
 )
-EVENT_TYPES: tuple[type[Event], ...] = (
-    Iteration,
-    Batch,
-    Validation,
-    Phase,
-    Checkpoint,
-    Fault,
-    Error,
-    Overflow,
-    Timers,
-    Straggler,
-    Exit,
-    Arguments,
-)
+EVENT_TYPES: tuple[type[Event], ...] = get_args(Event)
 
 
 def event_name(kind: type[Event]) -> str:
-    """The value of `event` in JSON."""
     return kind.__name__.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class StepLines:
-    events: Sequence[Iteration]  # The same lines, one by one; none is the first of its process
-    steady: Iteration
-    """What all lines share. Of the fields that have columns here it tells nothing."""
-    iterations: Sequence[int]  # Each larger than the one before by what the line covers
+    events: Sequence[Iteration]  # the same lines one by one; none is the first of its process
+    steady: Iteration  # what all lines share; fields with columns are not set
+    iterations: Sequence[int]  # each larger than the one before by `covers`
     covers: Sequence[int]
-    numbers: Sequence[int]  # Of the lines in the file; there may be more than there are lines here
+    numbers: Sequence[int]  # line numbers in the file; may be more than the lines here
     stamps: Sequence[str] | None
     losses: Mapping[str, Sequence[float]]
     varying: Mapping[str, Sequence[float]]
-    """By field of `Iteration`: the values that are not the same in all lines."""
+    """By field of `Iteration`: values that differ between lines."""
 
     def __len__(self) -> int:
         return len(self.iterations)
@@ -275,7 +259,7 @@ class StepLines:
 
 
 class PlacedLines(NamedTuple):
-    """With the moment of each line; moments never step back."""
+    """With the time of each line; times never go back."""
 
     stream: str
     ats: Sequence[float]

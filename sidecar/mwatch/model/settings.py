@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every threshold, with its unit and its reason. One tree; a policy file (TOML) has its shape."""
+"""Every threshold, with its unit and its reason: one tree, of which a policy file (TOML) has the
+shape.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ Count = Annotated[int, Meta(ge=0, le=10**9, description="a whole number from 0 t
 
 @dataclass(frozen=True, slots=True)
 class DeadlineSettings:
-    default_seconds: Seconds  # Before this job has shown how long it takes
+    default_seconds: Seconds  # before this job has shown how long it takes
     factor: Factor
     floor_seconds: Seconds
     ceiling_seconds: Seconds
@@ -39,15 +41,19 @@ class DeadlineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """When a phase counts as stalled. Acting on it is another matter: see ActSettings."""
+    """When a phase counts as stalled; ActSettings says when to act on it."""
 
     quantile: Share = 0.95
     starting: DeadlineSettings = DeadlineSettings(3600, 3, 300, 7200)  # index build: up to an hour
     loading: DeadlineSettings = DeadlineSettings(1800, 3, 120, 7200)
     first_step: DeadlineSettings = DeadlineSettings(1800, 3, 120, 3600)  # compile, graph capture
     training: DeadlineSettings = DeadlineSettings(1800, 2, 5, 7200)  # between iteration lines
-    first_save: DeadlineSettings = DeadlineSettings(1800, 3, 600, 7200)  # seen: 50 s, then 0.7 s
-    saving: DeadlineSettings = DeadlineSettings(1800, 3, 300, 7200)  # shared storage has bad hours
+    first_save: DeadlineSettings = DeadlineSettings(
+        1800, 3, 600, 7200
+    )  # observed: 50 s, then 0.7 s
+    saving: DeadlineSettings = DeadlineSettings(
+        1800, 3, 300, 7200
+    )  # shared storage may be slow for hours
     async_finalize: DeadlineSettings = DeadlineSettings(1800, 3, 180, 7200)
     evaluating: DeadlineSettings = DeadlineSettings(3600, 3, 120, 7200)  # silent until its result
     stopping: DeadlineSettings = DeadlineSettings(900, 3, 120, 3600)  # a last save is part of it
@@ -60,92 +66,84 @@ class Deadlines:
 @dataclass(frozen=True, slots=True)
 class HangSettings:
     probe_floor_seconds: Seconds = 5.0
-    """With the probe a stall while training is seen after max(this, factor x p99 step)."""
+    """With the probe, a stall while training is detected after max(this, factor x p99 step)."""
     probe_factor: Factor = 3.0
-    log_intervals: Amount = 2.0
-    """From the log alone: after this many usual gaps between iteration lines."""
+    log_intervals: Amount = 2.0  # from the log alone: in usual gaps between iteration lines
     beat_silence_seconds: Seconds = 8.0
     """The probe writes once a second, and a poll or two may fail; a rank that is silent for longer
     is stopped or holds the GIL."""
-    clock_seconds: Seconds = 10.0
-    """By which the clocks of two pods may differ, where nothing tells how they do."""
-    sign_seconds: Seconds = 120.0  # How long the word of an independent witness counts
+    clock_seconds: Seconds = 10.0  # possible difference between the clocks of two pods, if unknown
+    sign_seconds: Seconds = 120.0  # how long the report of a witness is valid
     look_seconds: Seconds = 1.0
-    """Looks and beats come so often: a limit is shortened by it, to be kept and not just met."""
+    """Interval of evaluations and beats: limits are shortened by it, to be met for certain."""
     dying_seconds: Seconds = 60.0
-    """A process that has raised needs time to come down; seen: 22 s from the error to the end."""
-    blind_after_seconds: Seconds = 60.0
-    """A process that has just been started needs not have said anything yet."""
+    """Time for a failing process to exit; observed: 22 s from the error to the end."""
+    blind_after_seconds: Seconds = 60.0  # time for a new process to print something
     unknown_lines: Count = 3
-    """So many lines without any loss, from the first one on, are of a format we do not know."""
+    """Lines without any loss, from the first one on, after which the format counts as unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowSettings:
     ratio: Ratio = 1.3
     """Step time against the job's own baseline; ramps of the batch size are normalised."""
-    lines: Count = 8  # For so many lines in a row
-    seconds: Seconds = 10.0  # And for so long: steps of milliseconds are noisy
+    lines: Count = 8  # lines in a row
+    seconds: Seconds = 10.0  # and at least so long: steps of milliseconds are noisy
     straggler_ratio: Ratio = 1.15
-    """Of one rank against the others, as `--log-straggler` or the probe tells."""
-    straggler_seconds: Seconds = 0.05
-    """A rank that is slower by less than that is noise, whatever the ratio."""
+    """Of one rank against the others, by `--log-straggler` or the probe."""
+    straggler_seconds: Seconds = 0.05  # a smaller difference is noise, whatever the ratio
     baseline_lines: Count = 20
 
 
 @dataclass(frozen=True, slots=True)
 class NumberSettings:
     loss_missing_lines: Count = 1
-    """A vanished loss is proof enough at once: a mean of finite numbers is finite."""
+    """A missing loss is proof at once: a mean of finite numbers is finite."""
     loss_missing_unsure_lines: Count = 3
-    """Where a line may have been cut off, or a loss scaler outside Megatron skips the step."""
+    """If a line may be cut off, or a loss scaler outside Megatron skips the step."""
     loss_near_zero: Amount = 0.05
-    """Megatron hides negative means too: a loss so near zero may only have changed its sign."""
-    loss_zero_sigmas: Amount = 6.0  # Nearer to zero than so many times its own noise is near, too
+    """Megatron also hides negative means: a loss near zero may only have changed its sign."""
+    loss_zero_sigmas: Amount = 6.0  # also near zero: within so many times its own noise
     grad_norm_factor: Factor = 50.0
     """Runaway: so many times the usual norm, for grad_norm_lines in a row."""
     grad_norm_lines: Count = 5
-    grad_norm_floor: Amount = 1.0
-    """The usual clipping norm: below it nothing runs away, whatever the factor."""
+    grad_norm_floor: Amount = 1.0  # the usual clipping norm: a smaller norm is never a runaway
     grad_norm_inf_lines: Count = 2
-    """An infinite norm of finite gradients clips them to zero: one such step hurts nothing."""
+    """An infinite norm of finite gradients clips them to zero: one such step is harmless."""
     spike_sigmas: Amount = 8.0
     spike_ratio: Ratio = 1.3
-    """A spike is above both, for spike_lines in a row: short spikes heal by themselves."""
+    """A spike is above both, for spike_lines in a row: short spikes recover by themselves."""
     spike_lines: Count = 20
     stuck_lines: Count = 200
-    """The loss has not fallen over so many lines, and not moved by more than its noise."""
+    """The loss has not fallen over so many lines, nor moved by more than its noise."""
     stuck_repeats: Count = 20
-    """Lines with the very same loss: real batches never agree to the last printed digit."""
+    """Lines with the same loss: real batches never agree to the last printed digit."""
     stuck_initial_loss: Amount = 5.0
-    """Of a model that knows nothing: log of its vocabulary (256 words: 5.5, 32000: 10.4)."""
+    """Loss of an untrained model: log of its vocabulary (256 words: 5.5, 32000: 10.4)."""
     skip_window_iterations: Count = 1000
-    skip_rate: Share = 0.05  # Equilibrium of the scaler is about 0.002; bf16 skips nothing at all
-    skip_rate_lost: Share = 0.5
-    """Fewer than half of the steps count: the run is not merely slow but lost."""
-    skip_least: Count = 20  # Fewer skips than this make no rate
+    skip_rate: Share = 0.05  # equilibrium of the scaler is about 0.002; bf16 skips nothing
+    skip_rate_lost: Share = 0.5  # with fewer than half of the steps the run is not slow but lost
+    skip_least: Count = 20  # fewer skips are not a rate
     warm_down_skips: Count = 40
     """From 2^32 the scaler needs 16 to 18 skips to settle, and 33 to reach 1.0."""
     collapse_halvings: Count = 4
     collapse_window_iterations: Count = 20
-    slide_halvings: Count = 8
-    """One slide of so many halvings without a growth does not end by itself."""
+    slide_halvings: Count = 8  # halvings without a growth in between do not end by themselves
     diverged_sigmas: Amount = 8.0
     diverged_lines: Count = 2
-    diverged_ratio: Ratio = 0.02  # Kernels that add in another order drift apart by less than this
+    diverged_ratio: Ratio = 0.02  # kernels that add in another order differ by less
     baseline_lines: Count = 50
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSettings:
-    overdue_factor: Factor = 3.0  # Times the usual distance between two checkpoints
+    overdue_factor: Factor = 3.0  # times the usual distance between two checkpoints
     margin_iterations: Count = 1
-    """A rollback goes to a checkpoint older than the first bad sign by at least this: with 1
-    and a first bad iteration 451, checkpoint 450 (written before it was done) is the newest."""
-    max_rollbacks: Count = 3
-    """In the life of a job: more of them is an unstable recipe, which only a person can fix."""
+    """A rollback goes to a checkpoint older than the first bad sign by at least this: with 1 and a
+    first bad iteration 451, checkpoint 450 (written before it was done) is the newest."""
+    max_rollbacks: Count = 3  # of a job: more mean an unstable recipe, which only a person can fix
     settle_seconds: Seconds = 900.0
-    """A folder that was written to so lately may still be growing, whoever writes it."""
+    """A folder that was written to more recently may still be growing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,29 +151,28 @@ class ActSettings:
     restarts_per_window: Count = 5
     window_seconds: Seconds = 6 * 3600.0
     backoff_first_seconds: Seconds = 10.0
-    """Before the first restart too: the line that names the root cause may still be under way."""
+    """Also before the first restart: the line that names the root cause may still be on its way."""
     backoff_factor: Factor = 2.0
     backoff_max_seconds: Seconds = 900.0
     max_without_progress: Count = 3
     """Restarts in a row that did not pass the furthest iteration: a loop, not a recovery."""
     max_same_fingerprint: Count = 3
-    """The same thing so often without progress in between: a restart does not fix it."""
+    """The same problem so often without progress: a restart does not fix it."""
     max_reruns: Count = 3
     """Exit 16 in a row without progress; Megatron asks again when it gets the same GPU."""
     same_samples_iterations: Count = 20
-    """Numbers that go bad again up to so many iterations after the last time: the same data."""
+    """Numbers that go bad again within so many iterations: the same data."""
     long_run_iterations: Count = 200
     """Out of memory after so many good iterations: a leak or fragmentation, not the model."""
     default_restart_cost_seconds: Seconds = 300.0
-    """Of a job that has not shown its own: acting on a stall waits until it has cost as much."""
+    """Until the job has shown its own; acting on a stall waits until it has cost as much."""
     min_restart_cost_seconds: Seconds = 30.0
-    """A storage stall of half a minute that heals is not worth a restart of any job."""
+    """A storage stall of half a minute that recovers is not worth a restart of any job."""
     stall_factor: Factor = 1.25
-    """Times the cost of a restart: what is measured leaves out the end of the old processes and
-    the wait for new ones, and a stall that heals just after the kill has cost both."""
-    max_stall_seconds: Seconds = 1800.0
-    """However much a restart costs: what has not healed in half an hour rarely does."""
-    lost_pod_seconds: Seconds = 60.0  # What a pod said last may reach us so long after it is gone
+    """Times the cost of a restart: the measured cost leaves out the end of the old processes and
+    the wait for new ones, and a stall that recovers just after the kill has cost both."""
+    max_stall_seconds: Seconds = 1800.0  # upper limit: a stall of half an hour rarely recovers
+    lost_pod_seconds: Seconds = 60.0  # the last output of a pod may arrive so long after its end
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,10 @@ from mwatch.model.kube.pod import KubePod, controller_uid
 
 @dataclass(frozen=True, slots=True)
 class KubeFacts:
-    """None: not seen (no right to read it, or not asked)."""
+    """None: not readable, or not requested."""
 
     now: float
-    job: KubeJob | None  # None: there is no such job any more
+    job: KubeJob | None  # None: the job no longer exists
     name: str
     pods: tuple[KubePod, ...] = ()
     events: tuple[KubeEvent, ...] = ()
@@ -39,11 +39,12 @@ class KubeFacts:
     workload: KubeWorkload | None = None
     ours: frozenset[str] = frozenset()  # UIDs of pods that mwatch itself is deleting
     left: tuple[KubePod, ...] = ()
-    """On their way out, or gone lately: as they were when that was first seen."""
+    """Pods being deleted or recently deleted, as they were when that was first observed."""
 
     @property
     def wants_no_pods(self) -> bool:
-        """The job is gone, on its way out, over or suspended: its controller takes its pods."""
+        """Whether the job's controller removes its pods: gone, being deleted, finished or
+        suspended."""
         job = self.job
         return job is None or job.is_deleting or job.is_suspended or bool(job.finished)
 
@@ -58,7 +59,7 @@ class KubeEvent(NamedTuple):
     reason: str
     text: str
     is_warning: bool
-    at: float | None  # The newest time that it was seen
+    at: float | None  # newest observation
     times: int
 
 
@@ -104,7 +105,7 @@ class KubeWorkload(NamedTuple):
     owner: str  # UID of the job
     is_active: bool
     is_admitted: bool
-    evicted: str  # Reason, such as `Preempted` or `PodsReadyTimeout`; empty: it is not
+    evicted: str  # reason, such as `Preempted` or `PodsReadyTimeout`; empty: not evicted
     evicted_text: str
 
 

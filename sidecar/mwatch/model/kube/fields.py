@@ -22,7 +22,7 @@ _UNITS = {
 
 
 def part(body: Any, *path: str) -> Any:
-    """What lies there; None where any step is missing."""
+    """None if any step is missing."""
     for step in path:
         if not isinstance(body, Mapping):
             return None
@@ -36,7 +36,7 @@ def mapping(body: Any, *path: str) -> Object:
 
 
 def items(body: Any, *path: str) -> list[Object]:
-    """The objects of a list; empty where there is none."""
+    """Objects of a list; empty if there is none."""
     found = part(body, *path)
     if not isinstance(found, Sequence) or isinstance(found, str | bytes):
         return []
@@ -73,7 +73,7 @@ def moment(body: Any, *path: str) -> float | None:
 
 
 def quantity(value: Any) -> float | None:
-    """None: no amount that the API would take."""
+    """None: not an amount that the API accepts."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     found = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -92,7 +92,7 @@ def quantities(body: Any, *path: str) -> dict[str, float]:
 
 
 def condition(body: Any, kind: str) -> Object | None:
-    """Of the object's status, by type."""
+    """A condition of the object's status, by type."""
     return next(
         (each for each in items(body, "status", "conditions") if each.get("type") == kind), None
     )
@@ -106,7 +106,7 @@ Amounts = Mapping[str, float]
 
 
 def requests_of(spec: Object) -> dict[str, float]:
-    """Of a pod: containers and staying init containers add up; the others run one by one."""
+    """Requests of a pod: containers and sidecars add up; other init containers run one by one."""
     stay: dict[str, float] = {}
     peak: dict[str, float] = {}
     for each in items(spec, "initContainers"):

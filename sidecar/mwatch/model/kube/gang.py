@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A restart of all pods of a job: how it is done, why it is not, and the record of one under way.
+"""A restart of all pods of a job: the method, reasons for a refusal, and the record of one under
+way.
 
-The record names the UIDs of the pods that are to go. Whoever takes it up later, after a crash of
-the controller too, can reach no other pod.
+The record has the UIDs of the pods to remove, so a controller that continues it after a crash
+cannot touch any other pod.
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ from mwatch.model.kube.restart_state import RestartState, from_ledger, ledger_wo
 class Method(StrEnum):
     IN_PLACE = "in-place"
     """Each wrapper ends its trainer and starts the next attempt in the same pod."""
-    DELETE_PODS = "delete-pods"  # The job's controller makes new ones
+    DELETE_PODS = "delete-pods"  # the job's controller makes new ones
     SUSPEND_RESUME = "suspend-resume"
-    """Where a deleted pod counts as a failure: suspended until all are gone, then resumed."""
-    FAIL_ONE = "fail-one"  # One pod is enough: the JobSet's own failure policy restarts all of it
-    STOP = "stop"  # No restart: the job is suspended until a person has looked
+    """If a deleted pod counts as a failure: suspend until all are gone, then resume."""
+    FAIL_ONE = "fail-one"  # delete one pod: the JobSet's own failure policy restarts all
+    STOP = "stop"  # no restart: the job stays suspended until a person resumes it
 
 
 class Reason(StrEnum):
-    """Of a refusal."""
+    """Why a restart is refused."""
 
     OBSERVING = "observing"
     WRAPPERS_OBSERVE = "wrappers-observe"
-    """The job is to be acted on, and its pods were made to observe."""
+    """The job is to be acted on, but its pods were made to observe."""
     PAUSED = "paused"
     SUSPENDED = "suspended"
     FINISHED = "finished"
@@ -53,7 +54,7 @@ class Reason(StrEnum):
 
 class GangRefusal(NamedTuple):
     why: Reason
-    text: str  # With the fix, where there is one
+    text: str  # with the fix, if there is one
 
 
 class Target(NamedTuple):
@@ -68,17 +69,17 @@ class GangPlan:
     kind: JobKind
     namespace: str
     name: str
-    uid: str  # Of the job
-    targets: tuple[Target, ...]  # Pods of the old gang: all of them have to be gone
-    first: str = ""  # FAIL_ONE: UID of the pod that is deleted
-    notes: tuple[str, ...] = ()  # What could not be checked, or is worth knowing
+    uid: str  # of the job
+    targets: tuple[Target, ...]  # pods of the old gang, which must all be gone
+    first: str = ""  # FAIL_ONE: UID of the pod to delete
+    notes: tuple[str, ...] = ()  # what could not be checked, or is worth knowing
 
 
 @dataclass(frozen=True, slots=True)
 class GangStep:
     """Written before the first delete."""
 
-    id: str  # Of the incident, or whatever names this restart once
+    id: str  # of the incident or the request
     way: Method
     kind: JobKind
     namespace: str
@@ -86,9 +87,9 @@ class GangStep:
     job_uid: str
     uids: tuple[str, ...]
     began_at: float
-    attempt: int  # The one that ends
+    attempt: int  # the one that ends
     first: str = ""
-    state: RestartState = RestartState.PLANNED  # Changed by `JobEntry.moved` alone
+    state: RestartState = RestartState.PLANNED  # changed by `JobEntry.moved` only
     outcome: str = ""
 
     @property

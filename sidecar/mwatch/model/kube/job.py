@@ -50,17 +50,17 @@ class JobKind(StrEnum):
 
 
 class ReplicaGroup(NamedTuple):
-    """The pods that are made from one template."""
+    """Pods made from one template."""
 
-    name: str  # `Master`, `Worker`, or the part of a JobSet; empty: there is only one
+    name: str  # `Master`, `Worker`, or the replicated job; empty: there is only one
     pods: int
-    restart_policy: str  # As the kind has it: a PyTorchJob knows `ExitCode`
+    restart_policy: str  # of the kind: a PyTorchJob has `ExitCode`
     requests: Mapping[str, float]
     node_selector: Mapping[str, str]
     tolerations: tuple[Object, ...]
     template: Object
-    backoff_limit: int | None = None  # Of the Jobs of a JobSet
-    jobs: int = 1  # How many Jobs of a JobSet are made of it; `pods` is over all of them
+    backoff_limit: int | None = None  # of the Jobs of a JobSet
+    jobs: int = 1  # Jobs of a JobSet; `pods` is the total over all of them
 
 
 class FailureRule(NamedTuple):
@@ -92,7 +92,7 @@ class KubeJob:
     is_deleting: bool = False
     groups: tuple[ReplicaGroup, ...] = ()
     backoff_limit: int | None = None
-    failed_pods: int = 0  # That a Job has counted so far
+    failed_pods: int = 0  # counted by a Job so far
     failure_policy: FailurePolicy | None = None
     managed_by: str = ""
     is_elastic: bool = False
@@ -103,12 +103,12 @@ class KubeJob:
 
     @property
     def mode(self) -> str:
-        """`act` only where somebody has written just that."""
+        """`act` only if the annotation says exactly that."""
         return "act" if self.annotations.get(MODE) == "act" else "observe"
 
     @property
     def queue(self) -> str:
-        """Of Kueue, which then owns `suspend`; empty: none."""
+        """Kueue's queue, which then owns `suspend`; empty: none."""
         return self.labels.get(QUEUE, "")
 
     @property
@@ -141,7 +141,7 @@ def job_of(body: Object) -> KubeJob | None:
 
 
 def with_jobset(job: KubeJob, jobset: KubeJob) -> KubeJob:
-    """A TrainJob and the JobSet that was made for it: the restart follows the JobSet's rules."""
+    """Join a TrainJob with its JobSet, whose rules a restart follows."""
     return replace(job, groups=jobset.groups, failure_policy=jobset.failure_policy)
 
 
@@ -190,7 +190,7 @@ def _failure_policy(body: Object) -> FailurePolicy:
                     _texts(each, "targetReplicatedJobs"))
         for each in items(policy, "rules")
     )  # fmt: skip
-    # Restarts that did not count are in `restarts` too; `restartsCountTowardsMax` has the others.
+    # `restarts` includes restarts that did not count; `restartsCountTowardsMax` does not.
     counted = number(body, "status", "restartsCountTowardsMax")
     restarts = number(body, "status", "restarts") if counted is None else counted
     return FailurePolicy(number(policy, "maxRestarts") or 0, restarts or 0, rules)
@@ -269,7 +269,7 @@ _VARIABLE = "MWATCH_MODE"
 
 
 def wrapper_modes(job: KubeJob) -> frozenset[str]:
-    """Empty: mwatch is not injected, or it cannot be told."""
+    """Empty: mwatch is not injected, or the mode is not in the template."""
     return frozenset(
         text(each, "value")
         for group in job.groups
@@ -280,7 +280,7 @@ def wrapper_modes(job: KubeJob) -> frozenset[str]:
 
 
 def wrappers_observe(job: KubeJob) -> bool:
-    """Some of them: such a wrapper asks nobody for its attempt, and counts from 1 in a new pod."""
+    """Whether some wrappers observe: they request no attempt and count from 1 in a new pod."""
     return "observe" in wrapper_modes(job)
 
 
@@ -288,7 +288,7 @@ MAX_TEXT = 200
 
 
 class Pause(NamedTuple):
-    until: float | None  # None: until it is taken away
+    until: float | None  # None: until it is removed
     who: str
     why: str
 
@@ -298,7 +298,7 @@ class Pause(NamedTuple):
 
 
 def pause_of(job: KubeJob, now: float) -> Pause | None:
-    """None: it is not paused, or no longer."""
+    """None: not paused, or no longer."""
     text = job.annotations.get(PAUSE)
     if text is None:
         return None
@@ -318,7 +318,7 @@ def pause_of(job: KubeJob, now: float) -> Pause | None:
 
 
 def pause_text(pause: Pause) -> str:
-    """The annotation."""
+    """The text of the annotation."""
     words = {"who": pause.who[:MAX_TEXT], "why": pause.why[:MAX_TEXT]}
     until = {} if pause.until is None else {"until": round(pause.until)}
     return json.dumps({**until, **words}, sort_keys=True)

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller must not forget: what was done to each job, by whom, and what is under way.
+"""The controller's ledger: what was done to each job, by whom, and what is under way.
 
-One text for each job, together small enough for a ConfigMap: the oldest is dropped, but never a
-gang restart that is under way. A text of a newer release that cannot be read is kept as it is.
+One text per job, together small enough for a ConfigMap: the oldest is dropped, but never a gang
+restart that is under way. A text that cannot be read (of a newer release) is kept unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_NAMED = 64
 
 
 class LedgerNote(Struct, frozen=True):
-    """A person's word, or the controller's own."""
+    """An entry of a person or of the controller."""
 
     at: float
     who: str
@@ -46,7 +46,7 @@ class LedgerNote(Struct, frozen=True):
 
 
 class Halt(Struct, frozen=True):
-    """The one switch: nobody acts on anything."""
+    """The global switch: no action on any job."""
 
     at: float
     until: float | None
@@ -58,36 +58,35 @@ class Halt(Struct, frozen=True):
 
 
 class CommonCause(Struct, frozen=True):
-    """Jobs that stalled together and share something: one incident, and none is restarted."""
+    """Jobs that stalled together and share a resource: one incident, and none is restarted."""
 
     id: str
     at: float
     shared: str
-    jobs: tuple[str, ...]  # By their keys; a bounded number of them
+    jobs: tuple[str, ...]  # keys; bounded
     ended_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class JobEntry:
-    uid: str = ""  # Of the job; another one under the same name starts anew
+    uid: str = ""  # of the job; another job of the same name starts with an empty entry
     updated_at: float = 0.0
     attempt: int = 0
     acts: tuple[Act, ...] = ()
     incidents: tuple[IncidentRecord, ...] = ()
     notes: tuple[LedgerNote, ...] = ()
     step: GangStep | None = None
-    start: NextStart | None = None
-    """Of the newest attempt that was ordered; `attempt` is its number."""
-    request: RestartRequest | None = None  # Of a person, and not yet fulfilled
+    start: NextStart | None = None  # order of the newest attempt; `attempt` is its number
+    request: RestartRequest | None = None  # of a person, and not fulfilled yet
 
     @property
     def state(self) -> RestartState:
-        """Of the newest restart that was written down."""
+        """State of the newest restart."""
         return RestartState.NONE if self.step is None else self.step.state
 
     @property
     def is_under_way(self) -> bool:
-        """Its old pods may still be there."""
+        """Whether its old pods may still exist."""
         return RULES[self.state].may_delete
 
     @property
@@ -95,33 +94,32 @@ class JobEntry:
         return RULES[self.state].must_finish
 
     def moved(self, event: RestartEvent, **facts: Any) -> JobEntry:
-        """After the event; `facts`: of the record that change with it. IllegalTransition where a
-        restart in this state does not take it."""
+        """Apply an event and the facts that change with it. Raises IllegalTransition."""
         assert self.step is not None
         return replace(self, step=replace(self.step, state=after(self.state, event), **facts))
 
     def cleared(self, outcome: str) -> JobEntry:
-        """The old gang is gone, or there is nothing left to do to it. As it is where that is known
-        already: what was done stays so, whoever remembers it otherwise."""
+        """The old gang is gone, or nothing is left to do. Unchanged if that is known already."""
         event = RestartEvent.CLOSED if self.start is None else RestartEvent.PODS_GONE
         return self.moved(event, outcome=outcome) if can(self.state, event) else self
 
     def released(self, not_before: float) -> JobEntry:
-        """The wrappers may start then. As it is where the gang is not gone, or they may already."""
+        """The wrappers may start then. Unchanged if the gang is not gone, or they may start
+        already."""
         if self.start is None or not can(self.state, RestartEvent.LET_START):
             return self
         start = structs.replace(self.start, not_before=not_before)
         return replace(self.moved(RestartEvent.LET_START), start=start)
 
     def fulfilled(self) -> JobEntry:
-        """The order has done its work; its number stays, so the next one is larger."""
+        """The order is fulfilled; its number stays, so the next one is larger."""
         if not can(self.state, RestartEvent.FULFILLED):
             return self
         return replace(self.moved(RestartEvent.FULFILLED), start=None)
 
     @property
     def ours(self) -> frozenset[str]:
-        """UIDs of pods that mwatch itself deletes, or has deleted last."""
+        """UIDs of pods that mwatch deletes, or deleted last."""
         if self.step is None or self.step.way in (Method.IN_PLACE, Method.STOP):
             return frozenset()
         return frozenset(self.step.uids)
@@ -129,7 +127,7 @@ class JobEntry:
 
 @dataclass(frozen=True, slots=True)
 class LedgerData:
-    """By `KIND.NAME` of the job: a ledger is of one namespace."""
+    """By `KIND.NAME` of the job; a ledger belongs to one namespace."""
 
     jobs: Mapping[str, JobEntry] = field(default_factory=dict)
     halt: Halt | None = None
@@ -144,14 +142,14 @@ class LedgerData:
 
 
 def to_data(book: LedgerData, max_bytes: int = MAX_BYTES) -> dict[str, str]:
-    """The texts of the ConfigMap, within the bound."""
+    """The texts of the ConfigMap, bounded."""
     data = dict(book.unread)
     if book.halt is not None or book.common:
         common = tuple(
             structs.replace(each, jobs=each.jobs[:MAX_NAMED]) for each in book.common[-MAX_COMMON:]
         )
         data[FLEET] = _text(_Fleet(halt=book.halt, common=common))
-    # Those to be finished come first, then the newest: what does not fit is the oldest.
+    # Restarts under way first, then the newest entries: the oldest are left out.
     order = sorted(
         book.jobs.items(), key=lambda each: (not each[1].must_finish, -each[1].updated_at)
     )
@@ -180,7 +178,7 @@ def from_data(data: Mapping[str, str]) -> LedgerData:
 
 
 def _texts(entry: JobEntry) -> list[str]:
-    """From all of it to the least that must stay."""
+    """From the full text to the minimum."""
     bounded = replace(
         entry,
         acts=entry.acts[-MAX_ACTS:],
@@ -199,7 +197,7 @@ class _Fleet(Struct):
 
 
 class _Entry(Struct, rename={"request": "wish"}):
-    """A job's entry in JSON; `step` has the state in the words that every release reads."""
+    """A job's entry in JSON; `step` has the state as every release reads it."""
 
     version: int
     uid: str = ""

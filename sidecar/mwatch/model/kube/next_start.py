@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the wrappers of a job are told about its next attempt, and what a person has asked for.
+"""The order for the next attempt of a job, and a person's request for a restart.
 
-Both are in the ledger: a controller that starts gives the same answer as the one before it.
+Both are in the ledger, so a new controller gives the same answer as the one before.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ MAX_ROLLBACKS = 16
 
 
 class NextStart(Struct, frozen=True):
-    attempt: int  # Larger than any before it: the fencing token
+    attempt: int  # the fencing token: larger than any before
     resume_from: int | None = None
-    from_beginning: bool = False  # With no checkpoint: whatever lies there is not to be used
+    from_beginning: bool = False  # without a checkpoint, whatever the folder holds
     reason: str = ""
     has_choice: bool = True  # False: the wrappers choose by their own rule
     rollbacks: tuple[Rollback, ...] = ()
     quarantine: Quarantine | None = None
-    not_before: float | None = None  # Seconds since 1970; known once the restart is RELEASED
+    not_before: float | None = None  # seconds since 1970; set once the restart is RELEASED
 
     def document(self, now: float) -> dict[str, Any]:
-        """Of a restart that is RELEASED, in the shape that the wrapper reads
-        (`mwatch_trainer.attempt.order`)."""
+        """The order as the wrapper reads it (`mwatch_trainer.attempt.order`), once RELEASED."""
         left = max(0.0, (self.not_before or 0.0) - now)
         choice = {"resume_from": self.resume_from, "from_beginning": self.from_beginning}
         return {
@@ -45,8 +44,6 @@ class NextStart(Struct, frozen=True):
 
 
 class RestartRequest(Struct, frozen=True):
-    """A restart that a person wants."""
-
     id: str
     at: float
     who: str
@@ -55,11 +52,11 @@ class RestartRequest(Struct, frozen=True):
 
 
 def shortened(start: NextStart) -> NextStart:
-    """Return the start with texts and rollbacks bounded, as the ledger holds it."""
+    """Bound texts and rollbacks, for the ledger."""
     rollbacks = _without_marks(start.rollbacks[-MAX_ROLLBACKS:])
     return replace(start, reason=start.reason[:MAX_TEXT], rollbacks=rollbacks)
 
 
 def _without_marks(rollbacks: tuple[Rollback, ...]) -> tuple[Rollback, ...]:
-    """Drop the marks: the wrapper makes its own, from the checkpoints that it finds."""
+    """Drop the marks: the wrapper makes its own from the checkpoints it finds."""
     return tuple(replace(each, reason=each.reason[:MAX_TEXT], marked=()) for each in rollbacks)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A node, as the API server tells of it: whether pods may go there, and what fits."""
+"""A node by the API server: whether pods may run there, and its resources."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class KubeNode:
     resource_version: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    is_ready: bool = True  # False where its kubelet says so, or has not been heard of
+    is_ready: bool = True  # False: its kubelet reports so, or is silent
     unready_since: float | None = None
     unready_text: str = ""
     is_cordoned: bool = False
@@ -47,11 +47,11 @@ class KubeNode:
 
     @property
     def is_replaced(self) -> bool:
-        """HyperPod is about to reboot or replace it."""
+        """Whether HyperPod is about to reboot or replace it."""
         return self.labels.get(HYPERPOD_HEALTH, "Schedulable") != "Schedulable"
 
     def takes(self, selector: Mapping[str, str], tolerations: Iterable[Object]) -> bool:
-        """Whether a pod like that may be put here at all; what is free is another matter."""
+        """Whether such a pod may be scheduled here, regardless of free resources."""
         if not self.is_ready or self.is_cordoned or self.is_replaced:
             return False
         if any(self.labels.get(key) != value for key, value in selector.items()):

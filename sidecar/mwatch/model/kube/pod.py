@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pod, as the API server tells of it.
+"""A pod by the API server.
 
-What its processes do is not in here: a pod that is Running may hang, and one on a lost node is
-told of as it was before.
+The state of its processes is not included: a Running pod may hang, and a pod on a lost node keeps
+its last state.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ MAX_TEXT = 500
 
 
 class Container(NamedTuple):
-    """The state of one container; `is_sidecar`: of an init container that stays."""
+    """State of one container; `is_sidecar`: an init container that keeps running."""
 
     name: str
     is_init: bool
     is_sidecar: bool
     is_running: bool
     restarts: int
-    waiting: str  # Reason; empty where it does not wait
+    waiting: str  # reason; empty: not waiting
     waiting_text: str
-    exit_code: int | None  # Of the last end that is known, of this run or the one before
+    exit_code: int | None  # of the last known exit, of this run or the one before
     exit_reason: str
     ended_at: float | None
 
 
 class Disruption(NamedTuple):
-    """Somebody of the cluster ends this pod: scheduler, drain, taint or kubelet."""
+    """The cluster ends this pod: scheduler, drain, taint or kubelet."""
 
     reason: str
     text: str
@@ -67,22 +67,22 @@ class KubePod:
     name: str
     uid: str
     resource_version: str
-    owner: str  # UID of the object that controls it; empty: nobody does
+    owner: str  # UID of its controller object; empty: none
     phase: str
     node: str = ""
     ip: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     created_at: float | None = None
-    deleting_at: float | None = None  # When its grace ends; None: nobody deletes it
+    deleting_at: float | None = None  # when its grace period ends; None: not being deleted
     grace_seconds: float | None = None
     replica_type: str = ""
     replica_index: int | None = None
-    scheduled: bool | None = None  # None: nobody has looked yet
+    scheduled: bool | None = None  # None: not known yet
     unscheduled_reason: str = ""
     unscheduled_text: str = ""
     unscheduled_since: float | None = None
     disruption: Disruption | None = None
-    reason: str = ""  # Of the pod as a whole: `Evicted`, `NodeLost`, `Terminated`
+    reason: str = ""  # of the whole pod: `Evicted`, `NodeLost`, `Terminated`
     text: str = ""
     containers: tuple[Container, ...] = ()
     requests: Mapping[str, float] = field(default_factory=dict)
@@ -142,7 +142,7 @@ def pod_of(body: Object) -> KubePod:
 
 
 def controller_uid(body: Object) -> str:
-    """UID of the owner that controls an object; empty: none does."""
+    """UID of the controlling owner; empty: none."""
     owners = items(body, "metadata", "ownerReferences")
     return next((text(each, "uid") for each in owners if each.get("controller") is True), "")
 

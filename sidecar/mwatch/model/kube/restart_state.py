@@ -1,15 +1,15 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The state machine of a restart: its states, the events that move it, and what a state allows.
+"""The state machine of a restart: its states, its events, and what each state allows.
 
 A restart (or a stop, which is a restart without a new gang) is first only in the memory of the
-leading controller: HELD, PREPARING, COMMITTING. With the event WRITTEN it is in the ledger, and
-from then on the ledger alone says how far it is. A controller that dies forgets what is only in
-memory (WITHDRAWN) and takes up what is in the ledger; DEFERRED is PLANNED there, and retried.
+leading controller: HELD, PREPARING, COMMITTING. The event WRITTEN puts it in the ledger, which from
+then on is the only source. A controller that dies forgets what is only in memory (WITHDRAWN); the
+next one continues what is in the ledger; DEFERRED is PLANNED there, and retried.
 
-`TRANSITIONS` is the only way from one state to another; `RULES` says what each state allows and
-how it is shown. The words in the ledger (`planned`, `suspended`, `done`) and in `/v1/jobs`
-(`doing`) are older than this table and are derived from the state.
+`TRANSITIONS` has every change of state; `RULES` has what each state allows and how it is shown. The
+words in the ledger (`planned`, `suspended`, `done`) and in `/v1/jobs` (`doing`) are older than this
+table and derived from the state.
 """
 
 from __future__ import annotations
@@ -21,42 +21,40 @@ from typing import NamedTuple
 
 
 class RestartState(StrEnum):
-    NONE = "none"  # Nothing is due, or it was withdrawn before anything was written
-    HELD = "held"  # Something is due; a gate, the breaker or a refusal of the plan holds it back
-    PREPARING = "preparing"  # Fresh facts, a plan, evidence. Nothing has been changed.
-    COMMITTING = "committing"
-    """Decided; the worker writes it to the ledger. No pod has been touched."""
+    NONE = "none"  # nothing is due, or it was withdrawn before anything was written
+    HELD = "held"  # due, but held back by a gate, the breaker or a refusal of the plan
+    PREPARING = "preparing"  # fresh facts, a plan, evidence; nothing is changed yet
+    COMMITTING = "committing"  # decided; the worker writes it to the ledger; no pod is touched yet
     PLANNED = "planned"
-    """In the ledger, with the UIDs of the old pods. From here on it has to be finished."""
-    DEFERRED = "deferred"
-    """Begun in place; for now it can be finished neither so nor in another way."""
-    SUSPENDED = "suspended"  # The job is suspended, and is resumed once the old pods are gone
-    CLEARED = "cleared"  # The old gang is gone. The wrappers still wait.
-    RELEASED = "released"  # The wrappers may start the next attempt, which does not train yet
+    """In the ledger, with the UIDs of the old pods; from here on it must be finished."""
+    DEFERRED = "deferred"  # begun in place; for now no method can finish it
+    SUSPENDED = "suspended"  # the job is suspended, and resumed once the old pods are gone
+    CLEARED = "cleared"  # the old gang is gone; the wrappers still wait
+    RELEASED = "released"  # the wrappers may start the next attempt, which does not train yet
     DONE = "done"
 
 
 class RestartEvent(StrEnum):
     DUE = "due"
-    ADMITTED = "admitted"  # No gate holds it, and the breaker has a free place
+    ADMITTED = "admitted"  # no gate holds it, and the breaker has a free slot
     REFUSED = "refused"
     """By a gate, the plan, a person's halt or an error, before anything was written."""
     WITHDRAWN = "withdrawn"
-    """No longer due, already done by another controller, or the controller or the job is gone."""
-    PREPARED = "prepared"  # Evidence is stored and it is still due
+    """No longer due, done by another controller, or the controller or the job is gone."""
+    PREPARED = "prepared"  # evidence is stored and it is still due
     WRITTEN = "written"
-    REPLANNED = "replanned"  # In place was given up for another way
-    BLOCKED = "blocked"  # In place was given up, and the plan refuses every other way for now
+    REPLANNED = "replanned"  # in place was given up for another method
+    BLOCKED = "blocked"  # in place was given up, and the plan refuses every other method for now
     RETRIED = "retried"
     JOB_SUSPENDED = "job-suspended"
-    PODS_GONE = "pods-gone"  # An order for the next attempt waits
+    PODS_GONE = "pods-gone"  # an order for the next attempt waits
     CLOSED = "closed"
     """Without an order: a stop, or a restart whose wrappers start by their own rule."""
     LET_START = "let-start"
-    REISSUED = "reissued"  # The number of the attempt was taken; the order has a new one
+    REISSUED = "reissued"  # the attempt number was taken; the order has a new one
     FULFILLED = "fulfilled"
-    """The attempt trains, a newer one has begun, or the order was left to the wrappers' rule."""
-    SUPERSEDED = "superseded"  # Another restart of the job takes its place in the ledger
+    """The attempt trains, a newer one has begun, or the wrappers follow their own rule."""
+    SUPERSEDED = "superseded"  # another restart of the job replaces it in the ledger
 
 
 _S, _E = RestartState, RestartEvent
@@ -88,13 +86,13 @@ TRANSITIONS: Mapping[RestartState, Mapping[RestartEvent, RestartState]] = Mappin
 
 
 class WrapperAnswer(StrEnum):
-    """To a wrapper that asks for its attempt and for which no order is open."""
+    """Answer to a wrapper that requests its attempt while no order is open."""
 
-    WAIT = "wait"  # Without a limit: its job is being restarted
-    WAIT_PENDING = "wait-pending"  # For minutes: something is decided and not done yet
+    WAIT = "wait"  # without a limit: its job is being restarted
+    WAIT_PENDING = "wait-pending"  # for minutes: decided, but not done yet
     WAIT_UNDECIDED = "wait-undecided"
-    """For less than a minute: why the last attempt ended is not known yet."""
-    OWN_RULE = "own-rule"  # Start at once, as without a controller
+    """For less than a minute: the cause of the last exit is not known yet."""
+    OWN_RULE = "own-rule"  # start at once, as without a controller
 
 
 NOTHING, HELD, EVIDENCE = "nothing", "held", "evidence"
@@ -106,11 +104,11 @@ DOING = (NOTHING, HELD, EVIDENCE, RESTARTING, STOPPING, RECOVERING)
 class StateRule(NamedTuple):
     doing: str
     wrappers: WrapperAnswer
-    is_running: bool = False  # A worker has it; it takes a place of the breaker
-    may_collect: bool = False  # Evidence may be asked of the pods
-    is_written: bool = False  # The ledger holds it
-    may_delete: bool = False  # Old pods may be deleted, and only in these states
-    must_finish: bool = False  # Whoever leads takes it up; the ledger never drops it
+    is_running: bool = False  # a worker has it; it takes a slot of the breaker
+    may_collect: bool = False  # the pods may be asked for evidence
+    is_written: bool = False  # it is in the ledger
+    may_delete: bool = False  # old pods may be deleted, in these states only
+    must_finish: bool = False  # the leader continues it; the ledger never drops it
 
 
 _WAIT, _UNDECIDED = WrapperAnswer.WAIT, WrapperAnswer.WAIT_UNDECIDED
@@ -147,7 +145,7 @@ def can(state: RestartState, event: RestartEvent) -> bool:
 
 
 def after(state: RestartState, event: RestartEvent) -> RestartState:
-    """IllegalTransition where the table has none."""
+    """Raises IllegalTransition."""
     if not can(state, event):
         raise IllegalTransition(state, event)
     return TRANSITIONS[state][event]
@@ -163,15 +161,14 @@ _LEDGER_DONE = "done"
 
 
 def ledger_word(state: RestartState) -> str:
-    """In the words that every release reads. Whether the wrappers may start is not part of it: the
-    order beside the record has its time then."""
+    """The word that every release reads. The order beside it shows whether wrappers may start."""
     if state is RestartState.DEFERRED:
         state = after(state, RestartEvent.RETRIED)
     return next((word for word, known in _IN_LEDGER.items() if known is state), _LEDGER_DONE)
 
 
 def from_ledger(word: str, *, has_order: bool, may_start: bool) -> RestartState:
-    """ValueError for a word that no release has written."""
+    """Raises ValueError for an unknown word."""
     if word in _IN_LEDGER:
         return _IN_LEDGER[word]
     if word != _LEDGER_DONE:

@@ -22,7 +22,7 @@ _NON_FINITE = frozenset({"nan", "inf", "-inf"})
 
 
 class RecordForm:
-    """The JSON object of one kind of named tuple, as msgspec checks it."""
+    """The JSON object of a named tuple, checked by msgspec."""
 
     def __init__(self, kind: Any, renamed: Mapping[str, str] = MappingProxyType({})) -> None:
         hints, names = get_type_hints(kind), kind._fields
@@ -39,7 +39,7 @@ class RecordForm:
         self._extra = names.index("extra") if "extra" in names else None
 
     def read(self, record: Mapping[str, Any]) -> Any:
-        """ValueError where a number is missing or a value has another type."""
+        """Raises ValueError for a missing number or a wrong type."""
         known = {name: value for name, value in record.items() if value is not None}
         values = msgspec.structs.astuple(msgspec.convert(known, self._struct, strict=False))
         found = self._kind(*values)
@@ -61,7 +61,7 @@ class RecordForm:
 
 
 def _field(name: str, hint: Any, defaults: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A choice of a newer release is read as the text it is. Only whole numbers are required."""
+    """A choice of a newer release is read as text. Only whole numbers are required."""
     if get_origin(hint) is Literal:
         hint = str
     if name in defaults:
@@ -100,7 +100,7 @@ def _finite(value: Any) -> Any:
 
 
 def from_wire(record: Mapping[str, Any]) -> Event:
-    """The event that `record` describes; ValueError where it names no known event."""
+    """Raises ValueError for an unknown event."""
     kind = _KINDS.get(str(record.get("event")))
     if kind is None:
         raise ValueError(f"no such event: {record.get('event')!r}; known: {', '.join(_KINDS)}")

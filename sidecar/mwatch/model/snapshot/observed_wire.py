@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Observations as JSON objects: how what one watcher observed reaches the engine of another.
+"""Observations as JSON objects, to send them from one watcher to the engine of another.
 
-Events of the log have the form of `mwatch.model.snapshot.event_wire`; all others have `seen`
-with the name of their kind, and the fields of that kind. Reading ignores unknown keys, so an
-older and a newer release can read each other; an unknown kind or state is a ValueError, and the
-reader leaves that observation out.
+Log events have the form of `mwatch.model.snapshot.event_wire`; all others have `seen` with the name
+of their kind, and its fields. Reading ignores unknown keys, so older and newer releases can read
+each other; an unknown kind or state is a ValueError, and the reader skips that observation.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _FORMS = {
 
 
 def to_wire(observed: Observed) -> dict[str, Any]:
-    """With `at` and `stream`; a kind that is sent often leaves its stream out afterwards."""
+    """With `at` and `stream`."""
     at, stream, what = observed
     return {"at": at, "stream": stream, **described(what)}
 
@@ -56,7 +55,7 @@ def described(what: Event | Observation) -> dict[str, Any]:
 
 
 def from_wire(record: Mapping[str, Any], stream: str | None = None) -> Observed:
-    """`stream`: where the record does not name one. ValueError for what is no observation."""
+    """`stream` is used if the record has none. Raises ValueError."""
     at = record.get("at")
     if isinstance(at, bool) or not isinstance(at, int | float):
         raise ValueError(f"no moment: {at!r}")

@@ -16,15 +16,14 @@ class DataFile(Struct, frozen=True, omit_defaults=True, rename={"is_unobservable
     """One prefix of `--data-path`: Megatron reads `PREFIX.bin` and `PREFIX.idx`."""
 
     prefix: str
-    bin_bytes: int | None = None
-    """None: it is not there, or (`is_unobservable`) nobody here can say."""
+    bin_bytes: int | None = None  # None: missing, or unknown (`is_unobservable`)
     idx_bytes: int | None = None
-    is_unobservable: bool = False  # Not even its folder is mounted here
+    is_unobservable: bool = False  # its folder is not mounted here
 
 
 class Mount(Struct, frozen=True, omit_defaults=True):
-    path: str  # The folder that was asked about
-    point: str  # Where the file system that holds it is mounted
+    path: str  # the requested folder
+    point: str  # mount point of its file system
     kind: str  # `nfs4`, `lustre`, `overlay`…
     is_read_only: bool = False
     free_bytes: int | None = None
@@ -34,19 +33,18 @@ class Mount(Struct, frozen=True, omit_defaults=True):
 class PodFacts(Struct, frozen=True, omit_defaults=True):
     data: tuple[DataFile, ...] = ()
     mounts: tuple[Mount, ...] = ()
-    tracker: str | None = None  # The trainer's own word on its newest checkpoint
+    tracker: str | None = None  # the trainer's own pointer to its newest checkpoint
 
 
 class PodId(Struct, frozen=True, omit_defaults=True):
-    """Whose snapshot it is."""
+    """The identity of a snapshot's pod."""
 
     run: str
     pod: str
     uid: str | None = None
     namespace: str | None = None
     node: str | None = None
-    boot: str | None = None
-    """The kernel's id of this boot: with it monotonic times of one machine compare."""
+    boot: str | None = None  # the kernel's boot id: monotonic times of one boot are comparable
     mwatch: str | None = None
     started_at: float | None = None
     mode: str | None = None
@@ -55,9 +53,9 @@ class PodId(Struct, frozen=True, omit_defaults=True):
 class TrainerEnd(Struct, frozen=True, omit_defaults=True):
     at: float
     code: int | None = None
-    signal: str | None = None  # By name: SIGKILL
+    signal: str | None = None  # name: SIGKILL
     reason: str | None = None
-    returned: int | None = None  # What the wrapper itself exits with
+    returned: int | None = None  # exit code of the wrapper itself
     asked: bool = False
 
 
@@ -69,21 +67,20 @@ class WrapperState(Struct, frozen=True, omit_defaults=True):
     host: str | None = None
     node_rank: int | None = None
     nnodes: int | None = None
-    changes: tuple[str, ...] = ()
-    """What was, or when only observing would have been, changed about the command."""
+    changes: tuple[str, ...] = ()  # changes to the command, made or (when only observing) proposed
     resume_from: int | None = None
     resume_reason: str | None = None
-    save: str | None = None  # The checkpoint folder
+    save: str | None = None  # the checkpoint folder
     exit: TrainerEnd | None = None
     is_final: bool = False
-    argv: tuple[str, ...] = ()  # As it was run, without secrets
+    argv: tuple[str, ...] = ()  # as run, without secrets
 
 
 class Gpu(Struct, frozen=True, omit_defaults=True):
-    number: int  # The driver's index
+    number: int  # the driver's index
     uuid: str
     name: str
-    rank: int | None = None  # The rank that works on it, as far as can be told
+    rank: int | None = None  # the rank that uses it, if known
     utilization: float | None = None
     """0 to 1: share of time that a kernel was resident. An NCCL kernel that spins reads 1."""
     memory_used_bytes: float | None = None
@@ -92,20 +89,20 @@ class Gpu(Struct, frozen=True, omit_defaults=True):
     temperature_celsius: float | None = None
     sm_clock_hz: float | None = None
     throttle: tuple[str, ...] = ()
-    ecc_uncorrected: int | None = None  # Since the driver was loaded
-    xid: int | None = None  # The last one that was seen
+    ecc_uncorrected: int | None = None  # since the driver was loaded
+    xid: int | None = None  # the last one observed
     pids: tuple[int, ...] = ()
-    is_up: bool = True  # False: the driver no longer reaches it, and nothing else of it is known
+    is_up: bool = True  # False: the driver no longer reaches it, and the rest is unknown
     tensor_active: float | None = None
     """0 to 1: share of time that the tensor cores worked (GPM, Hopper and newer)."""
     power_limit_watts: float | None = None
     ecc_corrected: int | None = None
     remapped_rows: Mapping[str, int] = field(default_factory=dict)
-    """By the kind of error that made it necessary: `corrected`, `uncorrected`."""
+    """By the kind of error: `corrected`, `uncorrected`."""
     remap_pending: bool | None = None
     remap_failed: bool | None = None
     recovery_action: int | None = None
-    """The driver's own word on what would mend it: 0 nothing, 1 reset the GPU, 2 reboot …"""
+    """The driver's recommendation: 0 nothing, 1 reset the GPU, 2 reboot …"""
     nvlink_errors: Mapping[str, int] = field(default_factory=dict)
     """Over all links: `replay`, `recovery`, `crc`."""
     pcie_replays: int | None = None
@@ -115,40 +112,37 @@ class Gpu(Struct, frozen=True, omit_defaults=True):
 
 class Nccl(Struct, frozen=True, omit_defaults=True):
     communicators: int
-    missing_ranks: int  # That no longer answer to RAS
-    mismatched: int
-    """Communicators whose ranks have been at different counts for longer than a moment."""
+    missing_ranks: int  # ranks that no longer answer to RAS
+    mismatched: int  # communicators whose ranks have differed in counts for some time
     operations: int | None = None
-    """Collectives that the slowest rank of each communicator has begun, summed; None: not told
-    in this form of the answer."""
+    """Collectives begun by the slowest rank of each communicator, summed; None: not reported."""
 
 
 class MissingRank(NamedTuple):
     rank: int
-    process: str | None
-    """Host, pid and GPU, by which a process is found again in another communicator."""
-    is_dead: bool  # RAS has given it up, which it does after a minute, and never takes back
+    process: str | None  # host, pid and GPU, to find a process in another communicator
+    is_dead: bool  # given up by RAS, after a minute and for good
 
 
 class Communicator(NamedTuple):
     hash: str
     size: int
     begun: Mapping[int, int]
-    """Rank to collectives begun. From text, where only a difference is printed, the sum is of
-    the kinds that differ; empty where none does."""
+    """Collectives begun, by rank. Text answers print only differences: the sum is over the kinds
+    that differ; empty if none does."""
     processes: Mapping[int, str]
     missing: tuple[MissingRank, ...]
-    missing_count: int  # Also of those that are not named
-    is_settled: bool  # No rank is still entering or already leaving it
+    missing_count: int  # including unnamed ones
+    is_settled: bool  # no rank is still entering or already leaving it
 
 
 class RasAnswer(NamedTuple):
     version: str | None
     communicators: int
-    reported: tuple[Communicator, ...]  # All of them; from text, those with something to say
-    gpus: int | None  # Of the whole job, where the answer has it
+    reported: tuple[Communicator, ...]  # all of them; from text, those with something to report
+    gpus: int | None  # of the whole job, if reported
     nodes: int | None
-    counts_all: bool  # Whether the counts of every communicator are told
+    counts_all: bool  # whether the counts of every communicator are reported
 
 
 MAX_PORTS = 64
@@ -156,10 +150,10 @@ MAX_ERRORS = 24
 
 
 class FabricPort(Struct, frozen=True, omit_defaults=True):
-    device: str  # Card and port: `mlx5_0/1`
+    device: str  # card and port: `mlx5_0/1`
     is_up: bool | None = None
-    """None: EFA's driver says so at all times, and some have no interface that would know."""
+    """None: unknown. EFA's driver always reports up, and some ports have no interface."""
     received_bytes: int | None = None
     sent_bytes: int | None = None
     errors: Mapping[str, int] = field(default_factory=dict)
-    """Counters of trouble by the kernel's name for each, since the card was started."""
+    """Error counters by their kernel names, since the card was started."""

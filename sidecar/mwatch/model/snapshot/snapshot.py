@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run at one moment, in values that no longer change: what every exporter reads.
+"""An immutable snapshot of a run at one moment, which every exporter reads.
 
-It is taken by the loop that owns the job, so that a scrape in another thread never sees a job
-that is just being changed. None: not known, and then nothing is exported.
+The loop that owns the job takes it, so that a scrape in another thread never sees a job in the
+middle of a change. None: not known, and not exported.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ MAX_LOSSES = 32
 
 class SourceState(NamedTuple):
     is_up: bool
-    read_at: float | None  # When it was last read well
+    read_at: float | None  # last successful read
 
 
 class RankFacts(NamedTuple):
-    """What the probe and the kernel tell of one rank besides its progress."""
+    """What the probe and the kernel report about a rank besides its progress."""
 
-    cpu_seconds: float | None = None  # Of its process and all below it, in this attempt
+    cpu_seconds: float | None = None  # of its process tree, in this attempt
     resident_bytes: float | None = None
     threads: int | None = None
     seconds: Mapping[str, float] = MappingProxyType({})
-    """In this attempt, by what its main thread was seen doing."""
+    """In this attempt, by activity of its main thread."""
 
 
 class RankSnapshot(NamedTuple):
@@ -49,14 +49,14 @@ class RankSnapshot(NamedTuple):
 
 
 class Storage(Struct, frozen=True, omit_defaults=True):
-    """The file system that holds the checkpoints."""
+    """The file system of the checkpoints."""
 
     free_bytes: int | None = None
     size_bytes: int | None = None
 
 
 class OwnUsage(NamedTuple):
-    """The watcher itself."""
+    """Resources of the watcher itself."""
 
     started_at: float
     cpu_seconds: float
@@ -64,8 +64,8 @@ class OwnUsage(NamedTuple):
     log_lines: int = 0
     log_bytes: int = 0
     dropped: Mapping[str, int] = MappingProxyType({})
-    """Lost before anybody could look at it, by source, in that source's own unit."""
-    errors: int = 0  # Faults of ours that were survived
+    """Lost before it was read, by source, in that source's unit."""
+    errors: int = 0  # internal errors that were survived
 
 
 class SavedCheckpoint(NamedTuple):
@@ -76,7 +76,7 @@ class SavedCheckpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of the newest line. A loss that it does not print is gone: so Megatron shows NaN."""
+    """Of the newest line. Megatron leaves out a loss that is NaN."""
 
     losses: Mapping[str, float] = field(default_factory=dict)
     loss_scale: float | None = None
@@ -94,30 +94,28 @@ class Snapshot:
     at: float
     attempt: int
     attempt_started_at: float | None
-    phase: JobPhase | None  # None: nothing was ever seen of the job
+    phase: JobPhase | None  # None: nothing was observed
     iteration: int | None
     total_iterations: int | None
     world_size: int | None
     progress_at: float | None
     hang_deadline_seconds: float | None
     numbers: Numbers
-    skipped: int  # In this attempt, as `nan`
+    skipped: int  # in this attempt, as `nan`
     nan: int
     findings: tuple[Finding, ...]
     decision: Decision | None
-    incidents: Mapping[tuple[Cause, Action], int]
-    """All that are over or were acted on, since this watcher started."""
+    incidents: Mapping[tuple[Cause, Action], int]  # ended or acted on since this watcher started
     restarts_left: int | None
     latest_checkpoint: SavedCheckpoint | None
     good_checkpoint: SavedCheckpoint | None
-    """The newest that is known to be whole and of the line that is being continued."""
+    """The newest that is complete and on the current line of history."""
     goodput: float | None
     spent_seconds: Mapping[Spent, float]
     ranks: tuple[RankSnapshot, ...]
     gpus: tuple[Gpu, ...]
     sources: Mapping[str, SourceState]
-    is_acting: bool | None = None
-    """Whether anybody may act on this run; None: this watcher does not know."""
+    is_acting: bool | None = None  # whether any watcher may act on this run; None: unknown
     nccl: Nccl | None = None
     fabric: tuple[FabricPort, ...] = ()
     storage: Storage | None = None
@@ -130,7 +128,7 @@ class Snapshot:
 
     @property
     def severities(self) -> dict[str, Severity]:
-        """Of each detector that has found something, the worst."""
+        """The worst severity of each detector with a finding."""
         order = list(Severity)
         worst: dict[str, Severity] = {}
         for each in self.findings:
@@ -141,11 +139,11 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What the job itself does not hold."""
+    """Facts that the job itself does not hold."""
 
     goodput: float | None = None
     spent_seconds: Mapping[Spent, float] = field(default_factory=dict)
-    """Wall time up to this moment; none of them ever falls."""
+    """Wall time so far; none of them ever falls."""
     findings: tuple[Finding, ...] = ()
     decision: Decision | None = None
     hang_deadline_seconds: float | None = None
@@ -159,7 +157,7 @@ class Inputs:
     fabric: tuple[FabricPort, ...] = ()
     storage: Storage | None = None
     checkpoint_sizes: Mapping[int, int] = field(default_factory=dict)
-    """Bytes by iteration, as far as the folder was looked at."""
+    """Bytes by iteration, if the folder was read."""
     tensorboard_iteration: int | None = None
     own: OwnUsage | None = None
 
@@ -222,7 +220,7 @@ def _numbers(last: Step, sequence_length: int | None) -> Numbers:
 
 
 def _newest(known: Iterable[KnownCheckpoint], around: Inputs) -> SavedCheckpoint | None:
-    """Of those that are there, as far as anybody can tell; whole or not."""
+    """The newest of the existing checkpoints, complete or not."""
     there = [each for each in known if _is_there(each)]
     if not there:
         return None

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`/v1/snapshot`: what one pod's sidecar reports to the controller, as JSON. See docs/snapshot.md.
 
-Every time in it is of one clock, the sidecar's, which never jumps; `at` is the moment of the look
-and `age` how long ago that was when the answer was sent. So a reader brings all times to its own
-clock by one number, and clocks that differ do not matter.
+Every time in it is by the sidecar's clock, which never jumps; `at` is the time of the snapshot and
+`age` its age when the answer was sent. So a reader converts all times to its own clock by one
+number.
 
-Parts that seldom change are sent only when they have changed since the reader's cursor: None here
-means "as you know it". Reading checks types, ignores unknown keys, and drops single observations
-of unknown kinds, counted in `unread`.
+Parts that seldom change are sent only if they have changed since the reader's cursor: None means
+"unchanged". Reading checks types, ignores unknown keys, and drops observations of unknown kinds,
+counted in `unread`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl, PodFacts, PodId, Wr
 from mwatch.model.snapshot.snapshot import Storage
 
 VERSION = 1
-EMPTY = b'{"version":%d}' % VERSION  # The answer of a sidecar that has not looked yet
+EMPTY = b'{"version":%d}' % VERSION  # answer of a sidecar without a snapshot yet
 
 T = TypeVar("T")
 
 
 class SidecarView(Struct, frozen=True, omit_defaults=True):
-    """What the sidecar itself concludes; the controller sees more."""
+    """The conclusion of the sidecar; the controller has more inputs."""
 
     attempt: int | None = None
     phase: str | None = None
@@ -44,25 +44,24 @@ class SidecarView(Struct, frozen=True, omit_defaults=True):
     progress_at: float | None = None
     deadline_seconds: float | None = None
     is_blind: bool | None = None
-    action: str | None = None  # What it would have done, and why
+    action: str | None = None  # what it would have done, and why
     reason: str | None = None
     step_seconds: float | None = None
-    """Of a slow step, as its engine has learnt: a reader that polls every few seconds learns it
-    late."""
+    """Of a slow step, as learnt by its engine: a reader that polls learns it late."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodSnapshot:
     at: float
     age: float
-    cursor: str  # Give it as `after` to get only what is new
-    gap: bool  # Something between the reader's cursor and the first event was lost
-    drift: float  # By how much the wall clock of the pod was set forward since the sidecar started
+    cursor: str  # pass it as `after` to get only what is new
+    gap: bool  # events after the reader's cursor were lost
+    drift: float  # seconds by which the pod's wall clock was set forward since the start
     who: PodId
     view: SidecarView
-    beats: tuple[Observed, ...]  # The newest record of each rank
-    progressed: Mapping[int, float]  # By rank: when its iteration last rose, where that is known
-    signs: tuple[Observed, ...]  # The newest word of each witness
+    beats: tuple[Observed, ...]  # newest record of each rank
+    progressed: Mapping[int, float]  # by rank: when its iteration last rose, if known
+    signs: tuple[Observed, ...]  # newest report of each witness
     sources: Mapping[str, bool]
     gpus: tuple[Gpu, ...]
     nccl: Nccl | None
@@ -70,20 +69,20 @@ class PodSnapshot:
     storage: Storage | None
     findings: tuple[Finding, ...]
     events: tuple[Observed, ...]
-    """Lines of the log, starts, ends, sights: those after the cursor, in their order."""
+    """Log events, starts, exits and source changes after the cursor, in order."""
     unread: int
     wrapper: WrapperState | None = None
     stored: Observed | None = None
     stored_at: float | None = None
-    """When the newest look into the save folder began; `stored`: the first that found it so."""
+    """When the newest listing of the save folder began; `stored` is the first equal one."""
     pod: PodFacts | None = None
 
     def shift(self, received_at: float) -> float:
-        """What to add to a time in here for one of the reader's clock, by which it came then."""
+        """What to add to a time of the snapshot to get the reader's time."""
         return received_at - self.age - self.at
 
     def observed(self, received_at: float) -> list[Observed]:
-        """All of it for an engine, on the reader's clock."""
+        """All observations for an engine, on the reader's clock."""
         shift = self.shift(received_at)
         every = (*self.events, *self._rises(), *self.beats, *self.signs, *self._folder())
         return [Observed(at + shift, stream, what) for at, stream, what in every]
@@ -94,7 +93,7 @@ class PodSnapshot:
         return (self.stored._replace(at=self.stored_at),)
 
     def _rises(self) -> list[Observed]:
-        """The same records as of when their iteration rose."""
+        """The same records at the time when their iteration rose."""
         found = []
         for observed in self.beats:
             beat = observed.what
@@ -112,7 +111,7 @@ class _BeatRow(Struct, array_like=True):
     stack: str
     pid: int | None
     at: float
-    risen: Any = None  # When the iteration last rose; older sidecars do not send it
+    risen: Any = None  # when the iteration last rose; older sidecars do not send it
 
 
 class _SignRow(Struct, array_like=True):
@@ -124,7 +123,7 @@ class _SignRow(Struct, array_like=True):
 
 
 class _Document(Struct):
-    """The JSON object. What a newer release may extend with unknown kinds stays plain here."""
+    """The JSON object; parts that a newer release may extend stay untyped."""
 
     version: int
     at: float
@@ -162,12 +161,12 @@ _SAME = tuple(
 
 
 def decode(data: json_codec.Buffer) -> PodSnapshot:
-    """ValueError for what is no snapshot, or of a version that cannot be read."""
+    """Raises ValueError for an invalid snapshot or another version."""
     return _read(lambda kind: json_codec.decode(data, kind, strict=False))
 
 
 def from_wire(body: Mapping[str, Any]) -> PodSnapshot:
-    """The same of JSON that was decoded already."""
+    """The same from JSON that is decoded already."""
     return _read(lambda kind: msgspec.convert(body, kind, strict=False))
 
 
@@ -190,7 +189,7 @@ def _snapshot(document: _Document) -> PodSnapshot:
     stream = document.who.pod
     events, unread = _known(document.events, lambda each: observed_from_wire(each, stream))
     signs, unknown = _known(document.signs, lambda each: _sign(each, stream))
-    # A cause of a newer release: the controller finds its own.
+    # An unknown cause of a newer release is dropped: the controller finds its own.
     findings, _ = _known(
         document.findings, lambda each: msgspec.convert(each, Finding, strict=False)
     )
@@ -211,7 +210,7 @@ def _snapshot(document: _Document) -> PodSnapshot:
 
 
 def _known(listed: tuple[Any, ...], read: Callable[[Any], T]) -> tuple[tuple[T, ...], int]:
-    """Those that can be read, and how many cannot."""
+    """Return what can be read, and count the rest."""
     found = []
     for each in listed:
         try:
