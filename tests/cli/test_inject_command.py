@@ -73,6 +73,7 @@ def test_json_has_objects_notes_and_findings() -> None:
     done = mwatch("inject", "-f", JOB, "--json")
     told = json.loads(done.stdout)
     assert told["jobs"] == ["PyTorchJob/megatron"]
+    assert told["notes"] == told["said"] != [], "the old key stays for one release"
     assert [each["kind"] for each in told["objects"]] == ["Service", "PyTorchJob"]
     assert {each["check"] for each in told["findings"]} == {"elastic", "rendezvous-store"}
 

@@ -211,7 +211,7 @@ def test_a_person_is_told_what_the_controller_says(place: Place) -> None:
     assert (told["name"], told["uid"]) == (JOB, said["uid"])
     assert told["verdict"]["cause"] == body["verdict"]["cause"] == "hang"
     assert told["verdict"]["since"] == said["verdict"]["since"]
-    assert body["unseen"] == {}
+    assert body["unavailable"] == {}
     screen = mwatch(place.person, "diagnose", JOB, "-n", NAMESPACE).stdout
     assert screen.startswith("HANG since iteration 13")
     status = mwatch(place.person, "status", "-n", NAMESPACE, "--json")

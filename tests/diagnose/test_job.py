@@ -71,6 +71,7 @@ def test_a_healthy_run_exits_with_zero_and_tells_where_it_is() -> None:
     told = judged(healthy(), 25.0)
     assert (told.report.verdict.cause, told.exit_code) == (Cause.HEALTHY, 0)
     body = told.to_json()
+    assert body["unavailable"] == body["unseen"], "the old key stays for one release"
     assert body["job"]["iteration"] == 19
     assert body["job"]["pods"] == {"wanted": 2, "running": 2, "answering": 0, "logs_read": 2}
     assert body["recording"]["clock"] == "utc"

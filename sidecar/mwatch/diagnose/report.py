@@ -155,7 +155,8 @@ class JobReport:
                 "controller": self.facts.controller,
             },
             "checks": [check_json(each) for each in self.checks],
-            "unseen": dict(self.facts.unavailable),
+            "unavailable": dict(self.facts.unavailable),
+            "unseen": dict(self.facts.unavailable),  # its old key, removed in 0.3
             "took_seconds": round(self.took_seconds, 3),
         }  # fmt: skip
 

@@ -50,7 +50,8 @@ class Changed:
         return {
             "file": self.file,
             "jobs": list(self.result.jobs),
-            "said": list(self.result.notes),
+            "notes": list(self.result.notes),
+            "said": list(self.result.notes),  # the old key of `notes`, removed in 0.3
             "findings": [found_json(each) for each in self.found],
             "objects": [plain(each) for each in self.result.objects],
         }

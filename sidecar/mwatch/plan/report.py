@@ -235,12 +235,13 @@ def _figures(plan: CapacityPlan) -> dict[str, Any]:
         }
         for each in plan.stages
     ]
-    report = plan.report
+    report, unlisted = plan.report, plan.unlisted
     return {
         "memory_bytes": {"stages": stages, "fullest_stage": plan.fullest.stage},
         "megatron_report_mib": None
         if report is None
-        else {**report._asdict(), "total": report.total, "unseen": plan.unlisted},
+        # `unseen` is the old key of `unlisted`, removed in 0.3.
+        else {**report._asdict(), "total": report.total, "unlisted": unlisted, "unseen": unlisted},
         "bubble": plan.bubble,
         "step_seconds": plan.step_seconds,
         "step_seconds_is_estimate": plan.request.step_seconds is None,

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buffers observations for clients that poll every few seconds, so that each gets every one once.
 
-It holds the newest few thousand observations; a client that was away for longer is told of a gap. A
+It holds the newest few thousand observations; a client that was away for longer learns of a gap. A
 cursor names the life of the sidecar, a number, and the place in the log. A sidecar that restarted
 and lost its state learns from the cursor which lines the client already knows.
 
