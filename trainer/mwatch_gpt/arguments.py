@@ -188,7 +188,6 @@ _EXAMPLE = "torchrun --nproc-per-node 2 -m mwatch_gpt --train-iters 200 --save c
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Parse; SystemExit(2) with one line for invalid arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m mwatch_gpt",
         usage="%(prog)s [option ...]",

@@ -218,7 +218,6 @@ class _Observed(torch.utils.data.Dataset):  # type: ignore[misc]
 
 
 def _batches(args: argparse.Namespace, consumed: int) -> Iterator[list[int]]:
-    """Yield the indices of this rank's samples for each forward pass, endlessly."""
     size, ranks = args.micro_batch_size, args.data_parallel_size
     first = consumed + parallel_state.get_data_parallel_rank() * size
     while True:

@@ -156,7 +156,6 @@ class Injector:
             time.sleep(fault.lasts_seconds)
 
     def _take(self, kind: Kind, step: int) -> InjectedFault | None:
-        """Return the fault of this kind that starts now, if any."""
         for fault in self._mine:
             if fault.kind is kind and fault.is_due(step):
                 self._mine.remove(fault)

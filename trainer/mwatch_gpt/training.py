@@ -46,7 +46,6 @@ _LARGEST_EXPONENT = 20
 
 
 def train(run: RunState, train_data: Any, valid_data: Any, writer: Any, started: float) -> None:
-    """Train to the last iteration, or exit early where a flag, a signal or a guard requires it."""
     args, timers = run.args, run.timers
     log = TrainingLog(args, timers, writer)
     run.model.train()
@@ -148,7 +147,6 @@ def _pass_over(run: RunState, train_data: Any) -> None:
 
 @contextlib.contextmanager
 def _untimed(run: RunState) -> Iterator[None]:
-    """Exclude evaluation and saving from the time per iteration."""
     run.timers("interval-time").stop()
     yield
     run.timers("interval-time", log_level=0).start(barrier=True)
@@ -269,7 +267,6 @@ def evaluate_and_print_results(
 
 
 def evaluate(run: RunState, data_iterator: Any, *, is_verbose: bool) -> dict[str, float]:
-    """Return the mean losses over `--eval-iters` iterations, the same on every rank."""
     args = run.args
     run.timers("evaluate", log_level=0).start(barrier=True)
     machine = get_rerun_state_machine()

@@ -67,7 +67,7 @@ def test_many_processes_are_told_once_and_by_their_difference(tmp_path: Path) ->
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "environ").write_bytes(same + b"RANK=%d\0" % pid)
         (tmp_path / str(pid) / "cmdline").write_bytes(b"python\0--token\0" + b"a1" * 20 + b"\0")
-        processes.append(Process(pid, 1, pid, "python", "S", 0.0, 0, 1, 5))
+        processes.append(Process(pid, 1, "python", "S", 0.0, 0, 1, 5))
     found = environments(processes, (), str(tmp_path))
     assert len(json.dumps(found)) < 2 * MAX_BYTES
     assert found["environment"]["RANK"] == "0"

@@ -115,7 +115,7 @@ def test_a_name_with_brackets_and_blanks_is_read() -> None:
 
 
 def process(pid: int, ppid: int) -> Process:
-    return Process(pid, ppid, pid, "x", "S", 0.0, 0, 1, pid)
+    return Process(pid, ppid, "x", "S", 0.0, 0, 1, pid)
 
 
 def test_the_tree_is_walked_from_above_and_without_what_is_ours() -> None:

@@ -187,7 +187,6 @@ def _where_to_begin(job: ConversionJob, writers: Sequence[DatasetWriter]) -> Con
 
 
 def _is_kept(job: ConversionJob, writers: Sequence[DatasetWriter], known: ConversionState) -> bool:
-    """Whether the parts are complete; False: start over."""
     for writer, sizes in zip(writers, known.sizes, strict=True):
         lost = writer.lost(sizes, is_finishing=known.stage == FINISHING)
         if lost is not None and not job.overwrite:

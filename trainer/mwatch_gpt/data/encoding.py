@@ -29,8 +29,6 @@ class EncodingOptions(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """One block, for one key."""
-
     tokens: bytes
     lengths: bytes  # of its sequences, int32
     documents: bytes  # number of sequences per document, int32
@@ -124,7 +122,6 @@ def end_of_document(tokenizer: Tokenizer, wanted: EncodingOptions) -> int | None
 
 
 def documents(block: TextBlock, key: str) -> Iterator[str]:
-    """Yield the texts of a block. Raises BadInput with the line."""
     for number, line in enumerate(block.data.split(b"\n"), block.start.line):
         if line.strip():
             try:

@@ -154,7 +154,6 @@ def _token_problems(prefix: str, head: DatasetIndex, vocabulary: int) -> list[st
 
 
 def _body(file: IO[bytes], head: DatasetIndex) -> tuple[int, list[str]]:
-    """Return the number of tokens and the problems of lengths, positions and documents."""
     problems: list[str] = []
     tokens = 0
     lengths_at, starts_at = HEAD_BYTES, HEAD_BYTES + 4 * head.sequences

@@ -237,7 +237,6 @@ def _blend(path: Path, names: Sequence[str]) -> int:
 
 
 def read(source: Path, key: str) -> Iterator[str]:
-    """Yield the documents in `source`; a list of texts is one. Raises BadInput."""
 
     for block in blocks([str(source)], LineStart()):
         yield from documents(block, key)

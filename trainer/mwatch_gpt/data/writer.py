@@ -27,8 +27,6 @@ DONE = "done"
 
 
 class Sizes(NamedTuple):
-    """Bytes of the three parts of one output."""
-
     tokens: int = 0
     lengths: int = 0
     documents: int = 0
@@ -56,7 +54,6 @@ def state_path(prefix: str) -> Path:
 
 
 def load_state(prefix: str) -> ConversionState | None:
-    """Read the state; None if there is none. Raises BadInput."""
     path = state_path(prefix)
     try:
         found: dict[str, Any] = json.loads(path.read_text("utf-8"))

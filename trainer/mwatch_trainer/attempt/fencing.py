@@ -47,7 +47,6 @@ def _claims_folder(save: str) -> str:
 
 
 def highest(save: str) -> int:
-    """Return the highest claimed number, or 0. Raises OSError."""
     return max(_numbers(save), default=0)
 
 
@@ -114,7 +113,6 @@ def _write(path: str, content: bytes, mode: int) -> None:
 
 
 def _claimed(save: str, number: int) -> TimelineFile | None:
-    """Read a claim; None if it was not written completely."""
     path = os.path.join(_claims_folder(save), f"attempt-{number}.json")
     try:
         return timelines.parse(read_bounded(path, timelines.MAX_BYTES))

@@ -136,7 +136,6 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 def address(environ: Mapping[str, str]) -> str | None:
-    """Return the URL of this job's attempt; None without a controller."""
     base, job = environ.get(CONTROLLER, "").rstrip("/"), environ.get(JOB, "")
     if not base.startswith(("http://", "https://")) or not job:
         return None

@@ -62,8 +62,6 @@ class AttemptPlan(NamedTuple):
 
 
 class StartRefused(Exception):
-    """This wrapper must not start and exits with `code`."""
-
     def __init__(self, why: str, code: int) -> None:
         super().__init__(why)
         self.code = code

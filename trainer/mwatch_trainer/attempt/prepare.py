@@ -273,7 +273,6 @@ class _FirstNode:
             work.changes.append(f"{why}; started without a fencing token")
 
     def _gather(self) -> tuple[str | None, dict[str, str]]:
-        """Collect the nonces of the other nodes, unless each has its own order."""
         work = self.work
         nnodes = work.run.place.nnodes
         if nnodes <= 1 or self.order is not None:

@@ -64,7 +64,6 @@ def is_temporary(name: str) -> bool:
 
 
 def look_through(folder: str, max_files: int = MAX_FILES) -> Contents:
-    """List all files below `folder`; errors are among its `problems`."""
     contents = Contents()
     waiting = [""]
     while waiting and not contents.is_cut:
@@ -125,7 +124,6 @@ def open_regular(path: str) -> BinaryIO:
 
 
 def read_bounded(path: str, max_bytes: int) -> bytes:
-    """Read a regular file. Raises OSError for others and larger ones."""
     with open_regular(path) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:

@@ -113,7 +113,6 @@ def judge_torch_dist(folder: str, contents: Contents) -> CheckpointVerdict:
 
 
 def judge_composer_folder(folder: str, contents: Contents) -> CheckpointVerdict:
-    """Judge an `epN-baN` folder; torch writes its index last."""
 
     def check() -> None:
         _check_shards(folder, contents, _index(folder, contents))
@@ -227,7 +226,6 @@ Rank = Tuple[int, ...]
 
 
 def judge_legacy(folder: str, contents: Contents) -> CheckpointVerdict:
-    """Judge a folder of Megatron with one `mp_rank_...` folder per rank."""
     return judge(Format.LEGACY, lambda: _check_legacy(folder, contents))
 
 
@@ -248,7 +246,6 @@ def judge_composer_files(folder: str, ranks: dict[int, str]) -> CheckpointVerdic
 
 
 def rank_of(name: str) -> Rank | None:
-    """Return the coordinates in the name of a rank's folder; None for other names."""
     found = _RANK_FOLDER.fullmatch(name)
     return tuple(int(part) for part in found.groups() if part is not None) if found else None
 

@@ -159,7 +159,6 @@ class Pointer(NamedTuple):
 
 
 def read_tracker(folder: str) -> Pointer | None:
-    """Read Megatron's tracker; None if there is none."""
     try:
         text = read_bounded(os.path.join(folder, TRACKER), _MAX_TRACKER_BYTES).decode("ascii")
     except FileNotFoundError:
@@ -304,7 +303,6 @@ def list_names(folder: str) -> list[CheckpointName]:
 
 
 def has_checkpoints(folder: str) -> bool:
-    """Whether there are any, by name. Raises OSError if the folder cannot be listed."""
     return bool(_candidates(list(_names(folder))))
 
 
@@ -340,7 +338,6 @@ def _newest_first(candidates: list[_Candidate]) -> list[_Candidate]:
 
 
 def _meant(candidates: list[_Candidate]) -> dict[str, str]:
-    """Map each file and folder to its checkpoint."""
     meant: dict[str, str] = {}
     for candidate in candidates:
         meant[candidate.name] = candidate.name

@@ -43,8 +43,6 @@ class UnreadablePickle(ValueError):
 
 
 class PickledName:
-    """A class or function by name only."""
-
     __slots__ = ("module", "name")
 
     def __init__(self, module: str, name: str) -> None:
@@ -53,8 +51,6 @@ class PickledName:
 
 
 class PickledObject:
-    """An object: the name it was made from, and its contents."""
-
     __slots__ = ("items", "kind", "state")
 
     def __init__(self, kind: PickledName) -> None:
@@ -217,8 +213,6 @@ PLAIN_STEPS: Steps = {
 
 
 class _IndexMachine(PickleMachine):
-    """Also reads objects: the index of a checkpoint."""
-
     def line(self) -> str:
         end = self.data.find(b"\n", self.at)
         if end < 0:

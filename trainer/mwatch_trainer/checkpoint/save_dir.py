@@ -77,7 +77,6 @@ def look_for(folder: str, timeline: TimelineFile, iteration: int) -> SaveDirView
 
 
 def pointed(view: SaveDirView) -> Candidate | None:
-    """Return the checkpoint the program would load by itself, if it exists."""
     return next((each for each in view.candidates if each.name == view.pointer), None)
 
 

@@ -69,7 +69,6 @@ def path_of(folder: str) -> str:
 
 
 def read(folder: str) -> TimelineFile | None:
-    """Read a save folder's timeline; None if there is none. Raises BrokenTimeline."""
     try:
         data = read_bounded(path_of(folder), MAX_BYTES)
     except (FileNotFoundError, NotADirectoryError):

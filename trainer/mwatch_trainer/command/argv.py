@@ -136,7 +136,6 @@ def _split(text: str, environ: Mapping[str, str]) -> list[str]:
 
 
 def _expanded(word: str, environ: Mapping[str, str]) -> str:
-    """Fill in the environment's variables; unknown ones stay as they are."""
 
     def value(found: re.Match[str]) -> str:
         return environ.get(found.group(1) or found.group(2), found.group(0))

@@ -49,7 +49,6 @@ def settings(program: argv.Program) -> ComposerSettings:
 
 
 def resume(args: Sequence[str], folder: str, name: str, config: str, has_newer: bool) -> Edit:
-    """Load the checkpoint `name` of `folder`, with its optimizer and data position."""
     wanted = [("load_path", os.path.join(folder, name))]
     if _is_true(args, config, "autoresume"):
         wanted.append(("autoresume", "false"))

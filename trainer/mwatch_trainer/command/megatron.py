@@ -56,7 +56,6 @@ def folders(program: argv.Program) -> Folders:
 
 
 def obstacle(program: argv.Program) -> str | None:
-    """Return why the arguments cannot be edited, or None."""
     if program.obstacle is None and argv.has_flag(program.args, YAML):
         return "with --yaml-cfg Megatron reads no other argument"
     return program.obstacle
@@ -73,7 +72,6 @@ def launcher_restarts(
 
 
 def resume(args: Sequence[str], folder: str, iteration: int, by_step: bool) -> Edit:
-    """Load `iteration` of `folder`; without `by_step`, what the tracker names."""
     changes: list[str] = []
     edited = tuple(args)
     for name, takes_value in FIRST_ATTEMPT_ONLY:
@@ -145,7 +143,6 @@ def follows_ckpt_step(
 
 
 def _places(command: Sequence[str], program: Program, environ: Mapping[str, str]) -> Iterator[str]:
-    """Yield the folders of Python's search path, in its order."""
     yield os.path.dirname(program.name) if program.name.endswith(".py") else ""
     yield from filter(None, environ.get("PYTHONPATH", "").split(os.pathsep))
     yield ""

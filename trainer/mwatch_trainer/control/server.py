@@ -29,11 +29,12 @@ _MAX_NUMBER = 10**12
 _REMEMBERED = 64
 
 
-class CannotRestart(ValueError):
-    def __init__(self, kind: str, text: str, attempt: int | None = None) -> None:
+class RequestRefused(ValueError):
+    """The request cannot be served; `details` are part of the answer."""
+
+    def __init__(self, text: str, **details: Any) -> None:
         super().__init__(text)
-        self.kind = kind
-        self.attempt = attempt
+        self.details = {name: value for name, value in details.items() if value is not None}
 
 
 class Restarts:
@@ -57,9 +58,9 @@ class Restarts:
         self._lock = threading.Lock()
 
     def request(self, request: Mapping[str, Any], reason: str, grace: float) -> dict[str, Any]:
-        """Raises CannotRestart, and OSError where the choice cannot be written."""
+        """Raises RequestRefused, and OSError where the choice cannot be written."""
         if self._mode != contract.ACT:
-            raise CannotRestart("observing", "a restart in place needs --act")
+            raise RequestRefused("a restart in place needs --act", kind="observing")
         wanted = _count(request, "attempt")
         resume_from = _count(request, "resume_from")
         with self._lock:
@@ -83,13 +84,14 @@ class Restarts:
             return
         if wanted != current:
             text = f"attempt {wanted} is not running: the current one is {current}"
-            raise CannotRestart("wrong-attempt", text, current)
+            raise RequestRefused(text, kind="wrong-attempt", attempt=current)
         if not self._status().get("is_running"):
-            raise CannotRestart("not-running", f"attempt {wanted} has ended by itself", current)
+            text = f"attempt {wanted} has ended by itself"
+            raise RequestRefused(text, kind="not-running", attempt=current)
 
     def _write_choice(self, current: Any, resume_from: int, reason: str) -> None:
         if not isinstance(current, int):
-            raise CannotRestart("not-running", "no attempt has started")
+            raise RequestRefused("no attempt has started", kind="not-running")
         choice = {"attempt": current + 1, "resume_from": resume_from, "reason": reason}
         contract.write_json(os.path.join(self._directory, contract.DECISION), choice)
 
@@ -99,7 +101,7 @@ def _count(request: Mapping[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_NUMBER:
-        raise CannotRestart("refused", f"{name} must be a number from 0 on")
+        raise RequestRefused(f"{name} must be a number from 0 on", kind="refused")
     return value
 
 
@@ -113,10 +115,6 @@ _MAX_DUMP_SECONDS = 60.0
 _DEFAULT_COPY_SECONDS = 5.0
 # In a pod the volume is the pod's own, and the sidecar may be another user.
 _MODE_ALONE, _MODE_IN_POD = 0o600, 0o666
-
-
-class RequestRefused(ValueError):
-    """The request cannot be served; the text is the answer."""
 
 
 class ControlServer:
@@ -158,10 +156,9 @@ class ControlServer:
             if not isinstance(request, dict):
                 raise RequestRefused("the request is not an object")
             return {"ok": True, **self._serve_request(request)}
-        except CannotRestart as error:
-            more = {} if error.attempt is None else {"attempt": error.attempt}
-            return {"ok": False, "error": str(error), "kind": error.kind, **more}
-        except (RequestRefused, BadName, NotCopied) as error:
+        except RequestRefused as error:
+            return {"ok": False, "error": str(error), **error.details}
+        except (BadName, NotCopied) as error:
             return {"ok": False, "error": str(error)}
         except (ValueError, RecursionError):
             return {"ok": False, "error": "the request is not JSON"}

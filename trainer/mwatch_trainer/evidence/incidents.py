@@ -78,7 +78,6 @@ def prune(
 
 
 def folder_bytes(folder: str) -> int:
-    """Return the size of all files below; a link counts as itself."""
     total = 0
     for above, _, files in os.walk(folder):
         for file in files:

@@ -212,7 +212,7 @@ def _failed(
 
 def _by_output(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int] | None:
     root = reader.errors.root(reader.worker.rank if reader.worker is not None else None)
-    if root is not None and root.is_interrupt:
+    if root is not None and root.kind == "KeyboardInterrupt":
         return "interrupted (SIGINT)", table.SIGNAL_BASE + signals.SIGINT
     if root is not None and root.is_memory:
         return f"out of GPU memory ({root.description()})", table.USER_ERROR

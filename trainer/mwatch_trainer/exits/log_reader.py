@@ -76,10 +76,6 @@ class PrintedError(NamedTuple):
         return _CONSEQUENCES.search(whole) is not None and _LAYOUT.search(whole) is None
 
     @property
-    def is_interrupt(self) -> bool:
-        return self.kind == "KeyboardInterrupt"
-
-    @property
     def is_permanent(self) -> bool:
         """Whether a restart from this or another checkpoint fails the same way."""
         if _LAYOUT.search(self.text):
@@ -145,7 +141,6 @@ class Errors:
             self._note(PrintedError(_rank(name), "CUDA out of memory", "", False))
 
     def survived(self, now: float) -> None:
-        """Training continued: drop the errors it survived."""
         for each in self._noted:
             each.signs_of_life += now - each.at >= _SAME_MOMENT_SECONDS
         self._noted = [each for each in self._noted if each.signs_of_life < _SIGNS_OF_LIFE]
@@ -226,8 +221,6 @@ INTERVAL, DURATION, SIGNAL, TERMINATED = "interval", "duration", "signal", "term
 
 
 class FailedWorker(NamedTuple):
-    """The first worker to fail, by its launcher."""
-
     rank: int | None
     code: int
 

@@ -94,7 +94,7 @@ _FIELD_KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 class NvmlAbsent(Exception):
-    """There is no NVML or no driver."""
+    pass
 
 
 class NvmlBroken(Exception):
@@ -184,14 +184,14 @@ class Nvml:
         return _thousandth(self.call("nvmlDeviceGetEnforcedPowerLimit", device))
 
     def temperature_celsius(self, device: Any) -> int | None:
-        found = self.call("nvmlDeviceGetTemperatureV", device, _SENSOR_GPU)
+        found = self._integer("nvmlDeviceGetTemperatureV", device, _SENSOR_GPU)
         if found is None:
-            found = self.call("nvmlDeviceGetTemperature", device, _SENSOR_GPU)
-        return None if found is None else int(found)
+            found = self._integer("nvmlDeviceGetTemperature", device, _SENSOR_GPU)
+        return found
 
     def sm_clock_hz(self, device: Any) -> int | None:
-        found = self.call("nvmlDeviceGetClockInfo", device, _CLOCK_SM)
-        return None if found is None else int(found) * 1_000_000
+        megahertz = self._integer("nvmlDeviceGetClockInfo", device, _CLOCK_SM)
+        return None if megahertz is None else megahertz * 1_000_000
 
     def throttle(self, device: Any) -> list[str] | None:
         for name in _THROTTLE_CALLS:
@@ -202,8 +202,7 @@ class Nvml:
 
     def ecc_errors(self, device: Any, corrected: bool) -> int | None:
         kind = 0 if corrected else 1
-        found = self.call("nvmlDeviceGetTotalEccErrors", device, kind, _VOLATILE)
-        return None if found is None else int(found)
+        return self._integer("nvmlDeviceGetTotalEccErrors", device, kind, _VOLATILE)
 
     def remapped_rows(self, device: Any) -> tuple[int, int, bool, bool] | None:
         """Return rows remapped for corrected and uncorrected errors, whether one is pending or
@@ -225,8 +224,7 @@ class Nvml:
         return None
 
     def pcie_replays(self, device: Any) -> int | None:
-        found = self.call("nvmlDeviceGetPcieReplayCounter", device)
-        return None if found is None else int(found)
+        return self._integer("nvmlDeviceGetPcieReplayCounter", device)
 
     def fields(self, device: Any, wanted: Sequence[tuple[int, int]]) -> list[float | None]:
         found = self.call("nvmlDeviceGetFieldValues", device, list(wanted))
@@ -278,6 +276,10 @@ class Nvml:
         except self._module.NVMLError as error:
             _raise_if_failed(error)
             return None
+
+    def _integer(self, name: str, *arguments: Any) -> int | None:
+        found = self.call(name, *arguments)
+        return None if found is None else int(found)
 
     def _device(self, index: int) -> Any:
         try:

@@ -128,7 +128,6 @@ class Device:
         }
 
     def _link_errors(self) -> dict[str, int]:
-        """Sum the errors over all links; empty if there are none or they cannot be read."""
         links = int(self._fields([(LINK_COUNT, 0)])[0] or 0)
         for table in (NVLINK_ERRORS, NVLINK5_ERRORS):
             found: dict[str, int] = {}
@@ -373,8 +372,6 @@ _OWN = tuple(
 
 
 class ProcessFacts:
-    """All processes below the wrapper but mwatch's own."""
-
     def __init__(self, wrapper: int, proc: str = "/proc") -> None:
         self._wrapper, self._proc = wrapper, proc
         self._ranks = Ranks(proc)
@@ -388,7 +385,10 @@ class ProcessFacts:
         return {
             "at": time.time(),
             "monotonic": time.monotonic(),
-            "processes": [_described(each, *ranks[each.pid]) for each in below],
+            "processes": [
+                {**each._asdict(), "rank": ranks[each.pid][0], "is_rank": ranks[each.pid][1]}
+                for each in below
+            ],
         }
 
     def _is_own(self, process: Process) -> bool:
@@ -397,21 +397,6 @@ class ProcessFacts:
         command = contract.read_bytes(f"{self._proc}/{process.pid}/cmdline", 4096) or b""
         arguments = command.split(b"\0")
         return any(each in arguments for each in _OWN)
-
-
-def _described(process: Process, rank: int | None, is_rank: bool) -> dict[str, Any]:
-    return {
-        "pid": process.pid,
-        "ppid": process.ppid,
-        "rank": rank,
-        "is_rank": is_rank,
-        "name": process.name,
-        "state": process.state,
-        "cpu_seconds": process.cpu_seconds,
-        "rss_bytes": process.rss_bytes,
-        "threads": process.threads,
-        "started": process.started,
-    }
 
 
 def put(path: str, facts: Mapping[str, Any], *, by: str = "") -> None:

@@ -156,7 +156,6 @@ class LineCopy:
         self._thread.start()
 
     def add(self, fds: Sequence[int], mark: str) -> None:
-        """Take over the file descriptors, and close each at its end."""
         for place, fd in enumerate(fds):
             stream = _Stream(fd, place, mark, self._new_scrubber())
             self._streams[fd] = stream
@@ -286,7 +285,6 @@ class RotatedFile:
             self._fd = -1
 
     def _is_in_place(self) -> bool:
-        """Return False if the file was moved or removed."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
         except OSError:

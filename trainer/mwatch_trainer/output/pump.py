@@ -138,7 +138,6 @@ class Copy:
             self._keep(data[sent:])
 
     def push(self) -> None:
-        """Write as much of the backlog as is taken now."""
         while self._chunks and self._is_open:
             if self._gap:
                 mark = self._mark + str(self._gap).encode() + MARK_TAIL

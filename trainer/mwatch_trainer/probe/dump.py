@@ -76,7 +76,6 @@ def write_all(folder: str, rank: int, header: str) -> None:
 
 
 def stacks(header: str) -> str:
-    """Return the stacks of all threads, innermost frame first, in faulthandler's format."""
     main = threading.main_thread().ident
     known = getattr(threading, "_active", {})  # `enumerate` takes a lock that may be held
     names = {ident: thread.name for ident, thread in list(known.items())}
@@ -149,7 +148,6 @@ def header(rank: int, what: str) -> str:
 
 
 def stacks_name(rank: int) -> str:
-    """Name the file that the handler of the dump signal appends to."""
     return f"rank-{rank}.signal.txt"
 
 

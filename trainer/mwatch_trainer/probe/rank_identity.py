@@ -83,7 +83,6 @@ def identity(environ: Mapping[str, str]) -> Identity:
 
 
 def mark(environ: Mapping[str, str], pid: int) -> str:
-    """Return the value of OWNER_VARIABLE for this process."""
     return f"{pid}:{_ranks_in(environ)}"
 
 

@@ -106,7 +106,6 @@ class RecordFile:
         os.pwrite(self._fd, pack(record, self._sequence), 0)
 
     def is_in_place(self) -> bool:
-        """Return False where the path no longer names the open file."""
         try:
             there, mine = os.stat(self.path), os.fstat(self._fd)
         except OSError:

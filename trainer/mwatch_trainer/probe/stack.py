@@ -40,7 +40,6 @@ def can_be_read() -> bool:
 
 
 def of_thread(ident: int) -> Stack:
-    """Return the thread's stack; empty if it has ended."""
     return walk(sys._current_frames().pop(ident, None), LINES) if can_be_read() else []
 
 

@@ -28,7 +28,6 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 class Process(NamedTuple):
     pid: int
     ppid: int
-    pgid: int
     name: str
     state: str
     cpu_seconds: float
@@ -52,7 +51,6 @@ def parse(stat: bytes) -> Process | None:
         return Process(
             pid=int(stat[:begin]),
             ppid=int(fields[1]),
-            pgid=int(fields[2]),
             name=stat[begin + 1 : end].decode("utf-8", "replace"),
             state=fields[0].decode("ascii", "replace"),
             cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
@@ -76,7 +74,6 @@ def all_processes(proc: str = "/proc") -> dict[int, Process]:
 def descendants(
     root: int, known: dict[int, Process], without: Collection[int] = ()
 ) -> list[Process]:
-    """Return the processes below `root`, parents first, without the subtrees of `without`."""
     children: dict[int, list[Process]] = {}
     for each in known.values():
         children.setdefault(each.ppid, []).append(each)
