@@ -13,7 +13,7 @@ import pytest
 from browser.devtools import Page
 from mwatch.model.finding import Evidence
 from mwatch.report.html.page import render
-from mwatch.report.model import Voice
+from mwatch.report.model import DetectorReport
 from mwatch.report.run_report import RunReport
 
 BOX = """(name) => {
@@ -129,7 +129,7 @@ def test_a_drag_zooms_into_all_charts_and_a_button_goes_back(tab: Page, report: 
 def test_a_hostile_log_line_is_shown_and_does_nothing(
     tab: Page, eventful: RunReport, tmp_path: Path
 ) -> None:
-    voice = Voice("crashed", HOSTILE, "critical", (Evidence(HOSTILE, 1, HOSTILE),))
+    voice = DetectorReport("crashed", HOSTILE, "critical", (Evidence(HOSTILE, 1, HOSTILE),))
     bad = replace(eventful.incidents[0], summary=HOSTILE, culprit=HOSTILE, voices=(voice,))
     file = tmp_path / "hostile.html"
     file.write_text(render(replace(eventful, run=HOSTILE, incidents=(bad,), notes=(HOSTILE,))))

@@ -9,7 +9,7 @@ from typing import Any
 from mwatch.engine.incidents import Incident, Symptom
 from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.finding import Cause, Culprit, CulpritState, Evidence, Finding, Severity
-from mwatch.report.model import AttemptReport, IncidentStory, incident_stories, who
+from mwatch.report.model import AttemptReport, IncidentStory, culprit_text, incident_stories
 
 
 def symptom(
@@ -100,11 +100,11 @@ def test_the_culprit_is_told_by_whoever_knows_one() -> None:
 
 def test_culprits_in_words() -> None:
     whole = Culprit(0, CulpritState.NEVER_JOINED, {"tp": 0, "dp": 1}, "pod-1", "n7", "GPU-a", 79)
-    assert who(whole) == (
+    assert culprit_text(whole) == (
         "rank 0 (tp 0, dp 1), pod pod-1, node n7, GPU GPU-a, Xid 79: never joined"
     )
-    assert who(Culprit(state=CulpritState.ALL_EQUAL)) == "all equal"
-    assert who(Culprit()) is who(None) is None
+    assert culprit_text(Culprit(state=CulpritState.ALL_EQUAL)) == "all equal"
+    assert culprit_text(Culprit()) is culprit_text(None) is None
 
 
 def test_a_line_of_megabytes_is_cut_and_scrubbed() -> None:

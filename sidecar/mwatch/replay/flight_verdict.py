@@ -49,7 +49,7 @@ _CAUGHT_SECONDS = 5.0
 """A rank that waited for less may have been in the middle of a step."""
 
 
-class Testimony:
+class FlightEvidence:
     """Dumps compared with one log; `job` is its state at `last`, the end of the log."""
 
     def __init__(

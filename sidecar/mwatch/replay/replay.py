@@ -26,7 +26,7 @@ from mwatch.model.finding import Cause, Finding, Severity, Verdict
 from mwatch.model.job import Attempt, Job
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
-from mwatch.replay.flight_verdict import Testimony
+from mwatch.replay.flight_verdict import FlightEvidence
 from mwatch.replay.player import Player
 from mwatch.replay.recording import Progress, Recording, open_recording
 from mwatch.report.conclusion import RunConclusion
@@ -186,14 +186,14 @@ def replay(
         report = nothing_read(recording, engine.job.run)
         if flight is None:
             return report
-        alone = Testimony(flight)
+        alone = FlightEvidence(flight)
         return alone.judged(replace(report, notes=(*report.notes, *alone.notes)))
     for rollback in recording.rollbacks(last):
         engine.job.timeline.roll_back(rollback)
     for observed in recording.stored(last):
         engine.observe(observed)
     up_until = _in_log_time(request, until, recording, last)
-    dumps = flight and Testimony(flight, engine.job, last, is_relative=recording.is_relative)
+    dumps = flight and FlightEvidence(flight, engine.job, last, is_relative=recording.is_relative)
     if dumps is not None:
         recording.notes += dumps.notes
         player.play(dumps.observed(recording.streams[0].name))

@@ -64,7 +64,7 @@ class AttemptReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Voice:
+class DetectorReport:
     """What one detector found."""
 
     detector: str
@@ -110,7 +110,7 @@ class IncidentStory:
     advice: str = ""
     runbook: str | None = None
     witnesses: tuple[Witness, ...] = ()
-    voices: tuple[Voice, ...] = ()
+    voices: tuple[DetectorReport, ...] = ()
     files: tuple[EvidenceFile, ...] = ()
     blamed: Culprit | None = None
     """The culprit in fields."""
@@ -207,8 +207,8 @@ def _incident_story(
     since = [each.since_iteration for each in found if each.since_iteration is not None]
     resumed, lost = _cost(incident, attempts) if incident.is_decisive else (None, None)
     next_step = advise(incident.cause, finding, catalogue)
-    voices = [finding, *(each for each in found if each is not finding)]
-    blamed = next((each.culprit for each in voices if who(each.culprit)), None)
+    ordered = [finding, *(each for each in found if each is not finding)]
+    blamed = next((each.culprit for each in ordered if culprit_text(each.culprit)), None)
     story = IncidentStory(
         attempt=incident.attempt,
         cause=incident.cause.value,
@@ -223,12 +223,12 @@ def _incident_story(
         recovered_at=times.first_new_iteration,
         times=max(each.times for each in incident.symptoms),
         confidence=finding.confidence,
-        culprit=who(blamed),
+        culprit=culprit_text(blamed),
         resumed_from=resumed,
         lost_steps=lost,
         advice=next_step.step,
         runbook=next_step.runbook,
-        voices=tuple(map(_voice, voices)),
+        voices=tuple(map(_detector_report, ordered)),
         files=tuple(files)[:MAX_FILES],
         blamed=blamed,
         cannot_heal=finding.cannot_heal,
@@ -274,15 +274,15 @@ def _cost(
     return resumed, max(0, reached - begun)
 
 
-def _voice(finding: Finding) -> Voice:
+def _detector_report(finding: Finding) -> DetectorReport:
     lines = tuple(
         Evidence(each.file and short(each.file, 300), each.line, short(each.text, _EXCERPT))
         for each in finding.evidence[:MAX_EXCERPTS]
     )
-    return Voice(finding.detector, short(finding.summary), finding.severity.value, lines)
+    return DetectorReport(finding.detector, short(finding.summary), finding.severity.value, lines)
 
 
-def who(culprit: Culprit | None) -> str | None:
+def culprit_text(culprit: Culprit | None) -> str | None:
     """`rank 3 (tp 1, dp 0), node a-17: behind`; None: unknown."""
     named = None if culprit is None else culprit.label(", ")
     return named and short(named, 300)

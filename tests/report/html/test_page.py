@@ -18,7 +18,7 @@ from browser.eventful import eventful_log
 from mwatch.engine.engine import Engine
 from mwatch.model.finding import Cause, Evidence, Verdict
 from mwatch.report.html.page import MAX_BYTES, render
-from mwatch.report.model import EvidenceFile, IncidentStory, ReportClock, Voice
+from mwatch.report.model import DetectorReport, EvidenceFile, IncidentStory, ReportClock
 from mwatch.report.recorder import ReportRecorder
 from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket, ValueRange
@@ -119,7 +119,7 @@ def test_the_policy_lets_only_our_script_run(eventful: RunReport) -> None:
 
 
 def test_hostile_text_is_text_wherever_it_stands() -> None:
-    voice = Voice(HOSTILE, HOSTILE, "critical", (Evidence(HOSTILE, 3, HOSTILE),))
+    voice = DetectorReport(HOSTILE, HOSTILE, "critical", (Evidence(HOSTILE, 3, HOSTILE),))
     bad = incident(
         1, summary=HOSTILE, cause=HOSTILE, culprit=HOSTILE, reason=HOSTILE, voices=(voice,),
         files=(EvidenceFile("javascript:alert(3)", HOSTILE),), advice=HOSTILE, proposal=HOSTILE,
@@ -184,7 +184,8 @@ def test_a_constant_scale_is_not_worth_a_chart(tmp_path: Path) -> None:
 
 
 def test_two_hundred_incidents_with_long_texts_stay_inside_the_bound() -> None:
-    voice = Voice("stalled", "<" * 2000, "critical", (Evidence("a.log", 1, "&" * 600),) * 8)
+    evidence = (Evidence("a.log", 1, "&" * 600),) * 8
+    voice = DetectorReport("stalled", "<" * 2000, "critical", evidence)
     many = tuple(
         incident(number, summary="<" * 2000, reason="&" * 1000, voices=(voice,) * 3)
         for number in range(256)

@@ -23,7 +23,13 @@ from mwatch.report.html.text import (
     wait,
     when,
 )
-from mwatch.report.model import AttemptReport, EvidenceFile, IncidentStory, SpentStory, Voice
+from mwatch.report.model import (
+    AttemptReport,
+    DetectorReport,
+    EvidenceFile,
+    IncidentStory,
+    SpentStory,
+)
 from mwatch.report.run_report import RunReport
 from mwatch.stats import median
 
@@ -348,12 +354,12 @@ def _card(report: RunReport, number: int, each: IncidentStory, detail: Detail) -
     facts = "".join(
         f"<dt>{name}</dt><dd>{text}</dd>" for name, text in _facts(report, each, detail)
     )
-    voices = "".join(_voice(voice, detail) for voice in each.voices[: detail.entries])
+    detectors = "".join(_detector(one, detail) for one in each.voices[: detail.entries])
     return (
         f'<details id="evidence-{number}" class="card {_tone(each)}"{unfolded}>'
         f'<summary><span class="badge {_tone(each)}">{number}</span> '
         f"<b>{esc(cause_name(each.cause))}</b> {detail.cut(each.summary)}</summary>"
-        f"<dl>{facts}</dl>{voices}</details>"
+        f"<dl>{facts}</dl>{detectors}</details>"
     )
 
 
@@ -405,11 +411,11 @@ def _files(files: Sequence[EvidenceFile], detail: Detail) -> str:
     )
 
 
-def _voice(voice: Voice, detail: Detail) -> str:
-    lines = "".join(_excerpt(each, detail) for each in voice.evidence[: detail.excerpts])
+def _detector(report: DetectorReport, detail: Detail) -> str:
+    lines = "".join(_excerpt(each, detail) for each in report.evidence[: detail.excerpts])
     return (
-        f'<p class="voice"><code>{detail.cut(voice.detector)}</code> '
-        f"{detail.cut(voice.summary)}</p>" + (f"<pre>{lines}</pre>" if lines else "")
+        f'<p class="voice"><code>{detail.cut(report.detector)}</code> '
+        f"{detail.cut(report.summary)}</p>" + (f"<pre>{lines}</pre>" if lines else "")
     )
 
 
