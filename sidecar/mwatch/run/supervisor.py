@@ -175,19 +175,19 @@ class _Restart:
 class LocalRun:
     def __init__(
         self,
-        watched: SupervisedCommand,
+        command: SupervisedCommand,
         watch: RunWatcher,
         view: RunObserver,
         faults: InternalErrors,
     ) -> None:
-        self._watched = watched
+        self._command = command
         self._watch = watch
         self._view = view
         self._faults = faults
-        self._next = NextAttempt(watched.folder.volume, watch.engine.job, watch.clock)
+        self._next = NextAttempt(command.folder.volume, watch.engine.job, watch.clock)
         self._interrupts = Interrupts()
         self._wrapper: process.WrapperProcess | None = None
-        self._printed: OutputBuffer | None = None
+        self._output: OutputBuffer | None = None
         self._gone_at: float | None = None
         self._restart: _Restart | None = None
         self._stopped_by: Decision | None = None
@@ -235,18 +235,18 @@ class LocalRun:
             self._view.noted(f"mwatch was suspended for {gap}; taking no action for the next {gap}")
 
     def _start(self) -> None:
-        watched = self._watched
+        command = self._command
         self._show_output()
         with self._interrupts.held():
             self._wrapper = process.start(
-                watched.argv,
-                watched.folder.volume,
-                is_act=watched.is_act,
-                options=watched.wrapper_options,
-                capture=watched.shows_output,
+                command.argv,
+                command.folder.volume,
+                is_act=command.is_act,
+                options=command.wrapper_options,
+                capture=command.shows_output,
             )
             if self._wrapper.output is not None:
-                self._printed = OutputBuffer(self._wrapper.output)
+                self._output = OutputBuffer(self._wrapper.output)
         self._gone_at = None
         self._is_loss_reported = False
 
@@ -258,7 +258,7 @@ class LocalRun:
             self._next.known(self._watch.recalled)
             if self._restart is not None:
                 ended = self._start_again(self._restart)
-            elif self._watched.is_act and (
+            elif self._command.is_act and (
                 ended := final_end(self._exit_code(), self._watch.ended)
             ):
                 self._watch.attempt_ended()
@@ -286,7 +286,7 @@ class LocalRun:
             self._carry_out(again, evidence)
 
     def _carry_out(self, decision: Decision, evidence: Path | None) -> None:
-        is_act = self._watched.is_act
+        is_act = self._command.is_act
         self._watch.enacted(decision)
         self._view.acted(decision, is_act, None if evidence is None else str(evidence))
         if not is_act:
@@ -335,11 +335,11 @@ class LocalRun:
             return None
         if now - self._gone_at < _SETTLE_SECONDS:
             return None
-        if self._watched.is_act and code_now == NOT_AGREED and self._try_again():
+        if self._command.is_act and code_now == NOT_AGREED and self._try_again():
             return None
         wrapper_end, decision = self._watch.ended, assessment.decision
         if decision.action is not Action.NONE and not finished(wrapper_end):
-            if self._watched.is_act:
+            if self._command.is_act:
                 return None  # the action is not due yet
             self._carry_out(decision, None)
         return outcome(code_now, self._watch.engine.job, assessment, wrapper_end)
@@ -374,7 +374,7 @@ class LocalRun:
         try:
             if self._wrapper is not None and self._wrapper.exit_code is None:
                 self._view.noted("interrupted: ending the run; interrupt again to end it at once")
-                self._wrapper.stop("interrupted by a person", self._watched.grace_seconds)
+                self._wrapper.stop("interrupted by a person", self._command.grace_seconds)
             with self._faults.guard():
                 self._show_output()
                 self._watch.attempt_ended()
@@ -382,8 +382,8 @@ class LocalRun:
             self._interrupts.ignore()
 
     def _show_output(self) -> None:
-        if self._printed is not None:
-            self._view.printed(self._printed.take())
+        if self._output is not None:
+            self._view.printed(self._output.take())
 
     def _leave(self, ended: RunEnd) -> None:
         """Leave no process running, whatever happened. A signal only hurries."""
@@ -391,8 +391,8 @@ class LocalRun:
             with self._interrupts.held():
                 if self._wrapper is not None:
                     self._wrapper.kill()
-                if self._printed is not None:
-                    self._view.printed(self._printed.rest())
+                if self._output is not None:
+                    self._view.printed(self._output.rest())
             with self._faults.guard():
                 self._watch.end(ended)
         except Interrupted:
