@@ -14,13 +14,9 @@ from mwatch.model.checks import Check, CheckHit, CheckLevel, Path, Replica, Work
 
 _EFA = "vpc.amazonaws.com/efa"
 _EFA_COUNTS = {
-    "p4d.24xlarge": 4,
-    "p4de.24xlarge": 4,
-    "p5.48xlarge": 32,
-    "p5e.48xlarge": 32,
-    "p5en.48xlarge": 16,
-    "p6-b200.48xlarge": 8,
-}
+    "p4d.24xlarge": 4, "p4de.24xlarge": 4, "p5.48xlarge": 32, "p5e.48xlarge": 32,
+    "p5en.48xlarge": 16, "p6-b200.48xlarge": 8,
+}  # fmt: skip
 _TYPE_LABEL = "node.kubernetes.io/instance-type"
 _RDMA = "rdma/ib"
 _SHM = "/dev/shm"

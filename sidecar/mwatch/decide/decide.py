@@ -320,10 +320,8 @@ def _refusal(case: _Case, choice: resume.ResumeChoice) -> str | None:
 def _avoids_node(case: _Case) -> bool:
     """Avoid a broken node whatever else went wrong on it."""
     job = case.job
-    sick = any(
-        RULES[each.cause].avoid_node and each.severity is Severity.CRITICAL
-        for each in case.findings
-    )
+    critical = (each for each in case.findings if each.severity is Severity.CRITICAL)
+    sick = any(RULES[each.cause].avoid_node for each in critical)
     entry = job.catalogue.get(case.finding.fault or "")
     is_reported = entry is not None and entry.avoid_node is AvoidNode.YES
     is_asked = case.finding.cause is Cause.RERUN and in_a_row(job, case.record) > 0

@@ -82,12 +82,8 @@ def repeated_failure_refusal(
 
 def spent(record: DecisionRecord, now: float, settings: ActSettings) -> int:
     """Count restarts in the window that ends now; one in the future (clocks differ) counts too."""
-    return sum(
-        act.action is Action.RESTART
-        and act.spends_budget
-        and act.at > now - settings.window_seconds
-        for act in record.acts
-    )
+    recent = (act for act in record.acts if act.at > now - settings.window_seconds)
+    return sum(act.action is Action.RESTART and act.spends_budget for act in recent)
 
 
 def backoff_seconds(record: DecisionRecord, now: float, settings: ActSettings) -> float:

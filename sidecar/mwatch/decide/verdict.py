@@ -94,12 +94,8 @@ def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdic
 def _culprit(job: Job, decision: Decision, findings: Sequence[Finding]) -> Culprit | None:
     if RULES[decision.cause].proof is Proof.OWN:
         return None  # a rank killed later did not spoil the numbers
-    named = (
-        each.culprit
-        for each in ranked(job, findings)
-        if each.severity is Severity.CRITICAL and each.culprit is not None
-    )
-    return next(named, None)
+    critical = (each for each in ranked(job, findings) if each.severity is Severity.CRITICAL)
+    return next((each.culprit for each in critical if each.culprit is not None), None)
 
 
 def _stumbled_over(job: Job) -> Cause:

@@ -98,12 +98,9 @@ def is_sure(job: Job, settings: Settings) -> bool:
 
 
 def _last_errors(attempt: Attempt) -> list[FaultSeen | ErrorSeen]:
-    raised: list[FaultSeen | ErrorSeen] = [
-        seen
-        for seen in attempt.errors
-        if seen.error.kind == "traceback" and _is_last(attempt, seen)
-    ]
-    return raised + [seen for seen in attempt.faults if _is_deadly(attempt, seen)]
+    raised = (seen for seen in attempt.errors if seen.error.kind == "traceback")
+    deadly = (seen for seen in attempt.faults if _is_deadly(attempt, seen))
+    return [*(seen for seen in raised if _is_last(attempt, seen)), *deadly]
 
 
 def _is_deadly(attempt: Attempt, seen: FaultSeen) -> bool:

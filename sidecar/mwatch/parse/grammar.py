@@ -60,10 +60,7 @@ _SHORT = r"\x01\x02\x03\x04"
 class Scanner:
     def __init__(self, patterns: Sequence[str]) -> None:
         self._ignored = len(patterns)
-        expressions = [
-            *(each.replace("(?P<", "(?<").encode() for each in patterns),
-            _SHORT.encode(),
-        ]
+        expressions = [each.replace("(?P<", "(?<").encode() for each in (*patterns, _SHORT)]
         self._database = hyperscan.Database()
         self._database.compile(
             expressions=expressions,

@@ -195,20 +195,14 @@ class _Seen:
         return [seen for seen in self._roots() if seen.fault.id not in _VAGUE]
 
     def _first_error(self) -> ErrorSeen | None:
-        own = [
-            seen
-            for seen in self._tracebacks()
-            if not any(explains(fault, seen) for fault in self._faults)
-        ]
+        raised = self._tracebacks()
+        own = [each for each in raised if not any(explains(fault, each) for fault in self._faults)]
         return min(own, key=self._order, default=None)
 
     def _tracebacks(self) -> list[ErrorSeen]:
         """Without those that another process caused."""
-        return [
-            seen
-            for seen in self._errors
-            if seen.error.kind == "traceback" and not causes.is_cascade(seen.error.error)
-        ]
+        raised = (seen for seen in self._errors if seen.error.kind == "traceback")
+        return [seen for seen in raised if not causes.is_cascade(seen.error.error)]
 
     @staticmethod
     def _order(seen: FaultSeen | ErrorSeen) -> tuple[float, int]:

@@ -84,11 +84,7 @@ def least_enqueued(job: Job, since: float) -> FaultSeen | None:
 def absentee(job: Job, since: float) -> int | None:
     """Return the only rank of the job that did not wait in a collective until it timed out."""
     world = job.layout.world_size or 0
-    waited = {
-        seen.fault.rank
-        for seen in _since(job, since)
-        if seen.fault.id in _WAITED and seen.fault.rank is not None
-    }
+    waited = {seen.fault.rank for seen in _since(job, since) if seen.fault.id in _WAITED} - {None}
     absent = [rank for rank in range(world) if rank not in waited] if len(waited) < world else []
     return absent[0] if len(absent) == 1 and world > 1 else None
 
@@ -292,8 +288,5 @@ def fresh_signs(
     hang = settings.hang
     room = hang.beat_silence_seconds if room is None else room
     earliest = max(since - room, job.now - hang.sign_seconds)
-    return [
-        seen
-        for seen in job.attempt.signs.values()
-        if seen.at >= earliest and seen.sign.state is not SignState.UNKNOWN
-    ]
+    signs = (seen for seen in job.attempt.signs.values() if seen.at >= earliest)
+    return [seen for seen in signs if seen.sign.state is not SignState.UNKNOWN]
