@@ -61,7 +61,7 @@ def ended(
 def test_a_real_log_is_told_apart(log: str, returncode: int, returned: int) -> None:
     lines = (CORPUS / log).read_text(errors="replace").splitlines()
     told = ended(returncode, *lines)
-    assert (told.code, told.returned, told.asked) == (
+    assert (told.code, told.returned, told.was_requested) == (
         returncode,
         returned,
         log.startswith("exit-interval"),
@@ -155,7 +155,7 @@ def test_no_checkpoint_to_load_is_the_users_mistake_where_none_was_chosen() -> N
 def test_what_was_asked_for_is_no_failure() -> None:
     for returncode in (0, 1, -15, -9):
         told = ended(returncode, "iteration 5/100 | x |", asked="signal: SIGTERM")
-        assert (told.returned, told.asked) == (143, True)
+        assert (told.returned, told.was_requested) == (143, True)
     assert ended(1, asked="signal: SIGINT").returned == 130
     assert ended(-9, asked="stop: hang").returned == 143
     assert ended(-15, asked="stop: the job was deleted").returned == 0
@@ -165,7 +165,7 @@ def test_what_was_asked_for_is_no_failure() -> None:
 
 def test_a_fenced_attempt_has_its_own_code() -> None:
     told = ended(-15, asked="fence: attempt 4 has begun")
-    assert (told.returned, told.asked, told.is_final) == (203, False, False)
+    assert (told.returned, told.was_requested, told.is_final) == (203, False, False)
 
 
 def test_a_kill_for_want_of_memory_is_named() -> None:

@@ -115,10 +115,10 @@ def _would_be(
     seen = chosen.checkpoint
     iteration = seen.iteration if seen is not None else None
     newer = any(iteration is not None and each.iteration > iteration for each in view.candidates)
-    begun = plans.start_for(run, chosen.kind, seen, newer, run.by_step)
+    start = plans.start_for(run, chosen.kind, seen, newer, run.by_step)
     own = save_dir.pointed(view)
     resume_from = own.iteration if own is not None and run.resumes_itself else None
-    return begun, resume_from, chosen.refused or chosen.reason
+    return start, resume_from, chosen.refused or chosen.reason
 
 
 def _read(options: AttemptOptions, name: str) -> Mapping[str, Any]:
@@ -170,7 +170,7 @@ def _plan(work: Preparation, run: RunFacts) -> AttemptPlan:
 
 
 class _FirstNode:
-    """The start of node 0: it chooses the checkpoint, takes the number, and tells the others."""
+    """The start of node 0: it chooses the checkpoint, takes the number, and announces both."""
 
     def __init__(self, work: Preparation, order: Order | None, save: str) -> None:
         self.work = work
@@ -179,19 +179,19 @@ class _FirstNode:
         work.number = order.number if order is not None else max(work.number, work.highest + 1)
         self.timeline = self._after(work.timeline, ())
         self.chosen, self.view = self._choose()
-        self.begun = self._begin()
+        self.start = self._start()
 
     def plan(self) -> AttemptPlan:
         work, seen = self.work, self.chosen.checkpoint
-        work.changes += self.begun.changes
+        work.changes += self.start.changes
         agreed = self._agreed()
         self._claim(agreed)
         self._set_tracker()
         self._clear_non_persistent()
         self._protect()
         return work.answer(
-            argv=self.begun.argv,
-            resume_from=seen.iteration if seen is not None and self.begun.is_chosen else None,
+            argv=self.start.argv,
+            resume_from=seen.iteration if seen is not None and self.start.is_chosen else None,
             resume_reason=self.chosen.reason,
             not_before=agreed.not_before,
             changes=tuple(work.changes),
@@ -227,7 +227,7 @@ class _FirstNode:
         view = _wait_for(self.work, order, order.resume_from, self.save, self.timeline)
         return plans.by_order(order.resume_from, view, order.reason), view
 
-    def _begin(self) -> plans.Start:
+    def _start(self) -> plans.Start:
         seen, run = self.chosen.checkpoint, self.work.run
         after = -1 if seen is None else seen.iteration
         has_newer = any(each.iteration > after for each in self.view.candidates)
@@ -250,7 +250,7 @@ class _FirstNode:
 
     def _claim(self, agreed: Order) -> None:
         work, seen = self.work, self.chosen.checkpoint
-        resumed_from = seen.iteration if seen is not None and self.begun.is_chosen else None
+        resumed_from = seen.iteration if seen is not None and self.start.is_chosen else None
         noted = TimelineAttempt(work.number, work.clock.wall(), resumed_from)
         try:
             call, received = self._gather()
@@ -291,7 +291,7 @@ class _FirstNode:
         return caller.nonce, caller.received()
 
     def _set_tracker(self) -> None:
-        wanted = self.begun.tracker
+        wanted = self.start.tracker
         try:
             if wanted == plans.NO_TRACKER:
                 done = save_dir.set_aside(self.save, self.work.number)
@@ -373,12 +373,12 @@ def _follow(work: Preparation, order: Order, save: str) -> AttemptPlan:
         raise StartRefused(why, FENCED)
     kind, seen, has_newer = _chosen(work, order, save)
     by_step = work.run.by_step if order.by_step is None else order.by_step
-    begun = plans.start_for(work.run, kind, seen, has_newer, by_step)
-    work.changes += begun.changes
-    _wait_for_tracker(work, begun.tracker, save)
+    start = plans.start_for(work.run, kind, seen, has_newer, by_step)
+    work.changes += start.changes
+    _wait_for_tracker(work, start.tracker, save)
     return work.answer(
-        argv=begun.argv,
-        resume_from=seen.iteration if seen is not None and begun.is_chosen else None,
+        argv=start.argv,
+        resume_from=seen.iteration if seen is not None and start.is_chosen else None,
         resume_reason=f"{order.by}: {order.reason}" if order.reason else order.by,
         not_before=order.not_before,
         changes=tuple(work.changes),

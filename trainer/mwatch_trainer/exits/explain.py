@@ -79,7 +79,7 @@ class ExplainedExit(NamedTuple):
     reason: str
     returned: int  # what `mwatch-run` exits with in act mode; in observe mode it is the child's own
     is_final: bool  # no attempt is expected to follow in this pod
-    asked: bool
+    was_requested: bool
 
 
 def explain(
@@ -97,16 +97,16 @@ def explain(
     code = returncode if returncode >= 0 else None
     number = -returncode if returncode < 0 else _of_shell(returncode)
     if stop_request is not None:
-        reason, returned, asked = _stopped(stop_request, returncode, reader)
+        reason, returned, was_requested = _stopped(stop_request, returncode, reader)
     elif returncode == 0:
-        reason, returned, asked = _exited_with_0(reader, plan)
+        reason, returned, was_requested = _exited_with_0(reader, plan)
     elif number is not None:
-        reason, returned, asked = _signalled(number, oom_killed)
+        reason, returned, was_requested = _signalled(number, oom_killed)
     else:
-        reason, returned, asked = _failed(returncode, reader, plan, oom_killed)
+        reason, returned, was_requested = _failed(returncode, reader, plan, oom_killed)
     is_final = returned < table.SIGNAL_BASE
     return ExplainedExit(
-        code, -returncode if returncode < 0 else None, reason, returned, is_final, asked
+        code, -returncode if returncode < 0 else None, reason, returned, is_final, was_requested
     )
 
 

@@ -74,8 +74,8 @@ class IterationReader:
 
     def _of_megatron(self, stack: Stack) -> int:
         """Return the count in the loop and after it: before it the numbers mean something else."""
-        begun = max(_megatron_arg("curr_iteration"), _megatron_arg("iteration"))
-        if begun == UNKNOWN:
+        started = max(_megatron_arg("curr_iteration"), _megatron_arg("iteration"))
+        if started == UNKNOWN:
             return UNKNOWN
         inner = ""
         for place in stack:
@@ -94,7 +94,7 @@ class IterationReader:
             is_after = True  # the loop ends with a finished iteration
         else:
             return UNKNOWN
-        return begun + is_after
+        return started + is_after
 
     def _of_composer(self, stack: Stack) -> int:
         trainer = self._composer()

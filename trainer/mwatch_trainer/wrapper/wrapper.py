@@ -282,7 +282,7 @@ class Wrapper:
         is_restarting = supervisor.wants_restart and self._is_acting
         how = {"code": exit_.code, "signal": exit_.signal, "reason": exit_.reason}
         is_last = explain.is_last(returned, exit_.is_final, os.environ)
-        self._note_exit(how, returned, exit_.asked, is_last and not is_restarting)
+        self._note_exit(how, returned, exit_.was_requested, is_last and not is_restarting)
         return returned, is_restarting
 
     def _prepared(self) -> AttemptPlan:
@@ -354,8 +354,8 @@ class Wrapper:
         return code
 
     def _note_exit(
-        self, how: Mapping[str, Any], returned: int, was_asked: bool, is_final: bool
+        self, how: Mapping[str, Any], returned: int, was_requested: bool, is_final: bool
     ) -> None:
-        ended = {**how, "returned": returned, "at": time.time(), "asked": was_asked}
+        ended = {**how, "returned": returned, "at": time.time(), "asked": was_requested}
         self._document = {**self._document, "exit": ended, "final": is_final}
         self._volume.write_attempt(self._document)
