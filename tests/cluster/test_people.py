@@ -29,8 +29,7 @@ from mwatch.kube.resources import NODES
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.kube.job import KubeJob, pause_of
-from mwatch.operate.overrides import JobOverrides
-from mwatch.operate.restart import ManualRestart, RestartTimes
+from mwatch.operate.overrides import JobOverrides, ManualRestart, RestartTimes
 
 pytestmark = pytest.mark.timeout(150)
 SHORT = LeaseTimes(length_seconds=2, margin_seconds=0.5, renew_seconds=0.2)
@@ -78,15 +77,15 @@ def test_a_pause_of_one_job_and_its_end(access: Access, namespace: str) -> None:
     people = JobOverrides(access, namespace)
     said = people.pause("train", 7200.0, "changing the switch")
     assert "for 2 h" in said.lines[0] and said.exit_code == 0 and len(said.lines) == 1
-    pause = pause_of(job_of(access, namespace), people.wall())
+    pause = pause_of(job_of(access, namespace), time.time())
     assert pause is not None and pause.who == people.who and pause.why == "changing the switch"
-    assert pause_of(job_of(access, namespace), people.wall() + 7300) is None
+    assert pause_of(job_of(access, namespace), time.time() + 7300) is None
     (note,) = Ledger(access, namespace).read().of(KEY).notes
     assert (note.who, note.what, note.why) == (people.who, "pause", "changing the switch")
     ((reason, text),) = fleet.events(access, namespace)
     assert reason == "MwatchPaused" and people.who in text and "changing the switch" in text
     assert "no longer paused" in people.resume("train", "").lines[0]
-    assert pause_of(job_of(access, namespace), people.wall()) is None
+    assert pause_of(job_of(access, namespace), time.time()) is None
     assert "neither paused" in people.resume("job/train", "").lines[0]
 
 
@@ -95,8 +94,8 @@ def test_the_one_switch_for_all_jobs(access: Access, namespace: str) -> None:
     people = JobOverrides(access, namespace)
     people.pause_all(60.0, "storm")
     halt = Ledger(access, namespace).read().halt
-    assert halt is not None and halt.who == people.who and halt.holds(people.wall())
-    assert not halt.holds(people.wall() + 61)
+    assert halt is not None and halt.who == people.who and halt.holds(time.time())
+    assert not halt.holds(time.time() + 61)
     ((reason, text),) = fleet.events(access, namespace)
     assert reason == "MwatchPaused" and "all jobs: storm" in text
     assert any("all jobs are paused" in line for line in people.resume("train", "").lines)

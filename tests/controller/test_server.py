@@ -13,8 +13,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from mwatch.controller.job_json import job_json
-from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics
+from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics, job_json
 from mwatch.export.http.server import Server
 from mwatch.export.metrics import catalog
 from mwatch.kube.mirror import MirrorStatus

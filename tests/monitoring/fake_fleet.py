@@ -17,8 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from mwatch.controller.job_json import job_json
-from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics
+from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics, job_json
 from mwatch.export.http.server import Server
 from mwatch.kube.mirror import MirrorStatus
 from mwatch.remediate.manager import Remediation

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from mwatch.config.fleet import FleetSettings
 from mwatch.model.kube.job import KubeJob, job_of
 from mwatch.model.kube.node import ZONE, KubeNode
-from mwatch.remediate.gates import CommonCauseRule, SharedPart, Stalled, common, parts_of
+from mwatch.remediate.gates import SharedPart, Stalled, common, parts_of
 from support.builders.kube import body, pod, template
 
-RULE = CommonCauseRule(seconds=120.0, least=2, share=0.3)
+RULE = FleetSettings(common_cause_seconds=120.0, common_cause_least=2, common_cause_share=0.3)
 STORE = SharedPart("volume", "shared")
 NODE = SharedPart("node", "n1")
 LABELS = FleetSettings().switch_labels

@@ -186,7 +186,7 @@ def restart(
     """
 
     def work(overrides: JobOverrides) -> CommandResult:
-        from mwatch.operate.restart import ManualRestart
+        from mwatch.operate.overrides import ManualRestart
 
         return ManualRestart(overrides).run(
             job, reason, resume_from=resume_from, is_dry_run=dry_run

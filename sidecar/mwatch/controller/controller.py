@@ -26,9 +26,14 @@ from mwatch.config.controller import DEFAULT_HOST, ControllerSettings
 from mwatch.config.fleet import FleetSettings
 from mwatch.config.fleet import load as load_fleet
 from mwatch.config.loader import load_policy
-from mwatch.controller.job_json import job_json, verdict_of
 from mwatch.controller.policies import Policies
-from mwatch.controller.server import ControllerPages, ControllerStats, FleetMetrics
+from mwatch.controller.server import (
+    ControllerPages,
+    ControllerStats,
+    FleetMetrics,
+    job_json,
+    verdict_of,
+)
 from mwatch.errors import InputError, MwatchError
 from mwatch.export.http.server import Server, in_url
 from mwatch.fleet.cluster_view import FleetView, JobSeen

@@ -34,20 +34,13 @@ class Policy(NamedTuple):
 
 class Policies:
     def __init__(
-        self,
-        access: Access,
-        namespace: str,
-        usual: Settings,
-        events: Events | None = None,
-        *,
-        seconds: float = READ_SECONDS,
+        self, access: Access, namespace: str, usual: Settings, events: Events | None = None
     ) -> None:
         """`usual`: for a job that names no policy, or an invalid one."""
         self._access = access
         self._namespace = namespace
         self._usual = Policy(usual)
         self._events = events
-        self._seconds = seconds
         self._known: dict[str, Policy] = {}
         self._wanted: dict[str, tuple[KubeJob, ...]] = {}
         self._reported: set[tuple[str, str]] = set()
@@ -93,7 +86,7 @@ class Policies:
 
     def _follow(self) -> None:
         while not self._stop.is_set():
-            self._soon.wait(self._seconds)
+            self._soon.wait(READ_SECONDS)
             self._soon.clear()
             if not self._stop.is_set():
                 self.read()

@@ -13,19 +13,22 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from mwatch import json_codec
-from mwatch.controller.job_json import VERSION
 from mwatch.decide import history
+from mwatch.decide.verdict import verdict
 from mwatch.export.http.server import Page, Pages, Request, standard_pages
 from mwatch.export.metrics import catalog
 from mwatch.export.metrics.catalog import Metric, Value
 from mwatch.export.metrics.prometheus import Exporter
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.mirror import MirrorStatus
+from mwatch.model.decision import Decision
+from mwatch.model.finding import Finding, Verdict
 from mwatch.model.kube.gang import Reason
 from mwatch.model.kube.restart_state import DOING, HELD
 from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
@@ -37,6 +40,9 @@ from mwatch.state.goodput.ledger import time_spent
 from mwatch.stats import MonotonicCounters
 from mwatch_trainer.scrub.scrubber import Scrubber
 
+VERSION = 1
+MAX_FINDINGS = 32
+_MAX_SILENT = 16
 _MINUTES_SECONDS = 300.0
 _NO_REASON = "none"
 _REASONS = frozenset({*map(str, HeldBy), *map(str, Reason)})
@@ -258,3 +264,89 @@ def _scrubbed(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _scrubbed(each) for key, each in value.items()}
     return [_scrubbed(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def verdict_of(watch: JobMonitor) -> Verdict | None:
+    assessment = watch.assessment
+    if assessment is None:
+        return None
+    return verdict(watch.engine.job, assessment.findings, assessment.decision)
+
+
+def job_json(watch: JobMonitor, status: RemediationStatus, now: float) -> dict[str, Any]:
+    kube, job, assessment = watch.kube, watch.engine.job, watch.assessment
+    found = verdict_of(watch)
+    seen = watch.seen(now)
+    return {
+        "kind": kube.kind.value,
+        "namespace": kube.namespace,
+        "name": kube.name,
+        "uid": kube.uid,
+        "mode": kube.mode,
+        "phase": None if watch.phase is None else watch.phase.value,
+        "attempt": watch.attempt,
+        "iteration": job.attempt.iteration,
+        "total_iterations": job.layout.total_iterations,
+        "world_size": job.layout.world_size,
+        "progress_at": _iso(job.attempt.progress_at) if job.has_started else None,
+        "verdict": None if found is None else _verdict(found),
+        "decision": None if assessment is None else _decision(assessment.decision),
+        "findings": [] if assessment is None else [
+            _finding(each) for each in assessment.findings[:MAX_FINDINGS]
+        ],
+        "pods": {
+            "wanted": kube.pods_wanted,
+            "running": len(seen.answering) + len(seen.silent),
+            "answering": len(seen.answering),
+            "silent": [
+                {"pod": each.pod.name, "problem": each.problem or "no answer yet"}
+                for each in seen.silent[:_MAX_SILENT]
+            ],
+        },
+        "finished": kube.finished or None,
+        "hands": status.to_json(),
+        "sight_age_seconds": watch.view_age_seconds,
+    }  # fmt: skip
+
+
+def _verdict(found: Verdict) -> dict[str, Any]:
+    return {
+        "cause": found.cause.value,
+        "summary": found.summary,
+        "since": {"iteration": found.since_iteration, "time": _iso(found.since_time)},
+        "culprit": json_codec.to_builtins(found.culprit),
+        "confidence": found.confidence,
+    }
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "action": decision.action.value,
+        "resume_from": decision.resume_from,
+        "reason": decision.reason,
+        "resume_reason": decision.resume_reason or None,
+        "act_at": _iso(decision.act_at),
+        "witnesses": list(json_codec.to_builtins(decision.witnesses)),
+        "avoid_node": decision.avoid_node,
+        "quarantine_from": decision.quarantine_from,
+        "proposal": decision.proposal,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "detector": finding.detector,
+        "cause": finding.cause.value,
+        "severity": finding.severity.value,
+        "summary": finding.summary,
+        "since": {"iteration": finding.since_iteration, "time": _iso(finding.since_time)},
+        "confidence": finding.confidence,
+        "culprit": json_codec.to_builtins(finding.culprit),
+        "evidence": [each._asdict() for each in finding.evidence],
+        "cannot_heal": finding.cannot_heal,
+        "fault": finding.fault,
+    }
+
+
+def _iso(at: float | None) -> str | None:
+    return None if not at else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

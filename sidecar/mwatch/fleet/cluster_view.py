@@ -26,7 +26,6 @@ from mwatch.model.kube.pod import KubePod, controller_uid, pod_of
 
 PORT_NAME = "mwatch"
 PORT_ANNOTATION = "mwatch.dev/port"
-PORT = 9401
 _CLAIM = "PersistentVolumeClaim"
 _KEPT_REASONS = frozenset(
     {"Preempted", "FailedCreate", "FailedCreatePod", "SuccessfulDelete", "SuccessfulDeletePod"}

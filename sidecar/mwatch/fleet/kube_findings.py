@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from mwatch.checks.kube_causes import kube_causes
 from mwatch.engine.engine import Assessment
-from mwatch.fleet.visibility import PodsAnswering, PodView, named
+from mwatch.fleet.visibility import PodsAnswering, PodView
 from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.kube.facts import KubeFacts
@@ -31,6 +31,7 @@ TAKEN_CAUSES = _PASSING | {Cause.DELETED_BY_USER}
 """Causes that remove pods of a running gang."""
 _SETTLE_SECONDS = 60.0
 _LONGEST_SECONDS = 1800.0
+_MAX_NAMES = 3
 
 
 class HeldCauses:
@@ -89,11 +90,13 @@ def pods_unreachable(seen: PodsAnswering) -> Finding:
     """Some pods answer, so the job is not blind."""
     count, silent = len(seen.answering) + len(seen.silent), seen.silent
     why = silent[0].problem or "no answer yet"
+    names = ", ".join(each.pod.name for each in silent[:_MAX_NAMES])
+    names += f" and {len(silent) - _MAX_NAMES} more" if len(silent) > _MAX_NAMES else ""
     return Finding(
         detector="unseen",
         cause=Cause.UNKNOWN,
         severity=Severity.INFO,
-        summary=f"{len(silent)} of {count} sidecars do not answer: {named(silent)} ({why})"[:500],
+        summary=f"{len(silent)} of {count} sidecars do not answer: {names} ({why})"[:500],
         since_time=min((each.answered_at or each.asked_since or 0.0) for each in silent) or None,
         culprit=Culprit(pod=silent[0].pod.name, node=silent[0].pod.node or None),
         fingerprint="unknown/unseen-pods",
@@ -259,8 +262,9 @@ def _exit(
     lost_for: float,
 ) -> ProcessExit | None:
     if pod.is_over and not has_exit:
-        code = None if trainer is None else trainer.exit_code
-        return ProcessExit(code, None, _reason(pod, trainer))
+        code, reason = (None, "") if trainer is None else (trainer.exit_code, trainer.exit_reason)
+        reason = TAKEN if pod.disruption is not None else pod.reason or reason
+        return ProcessExit(code, None, reason or None)
     if trainer is not None and trainer.restarts > known.restarts and not has_exit:
         return ProcessExit(trainer.exit_code, None, trainer.exit_reason or None)
     if lost_for > _LOST_NODE_SECONDS and _is_node_lost(pod, facts.nodes):
@@ -277,12 +281,6 @@ def _lost_for(view: PodView | None, now: float) -> float:
 
 def _is_node_lost(pod: KubePod, nodes: tuple[KubeNode, ...] | None) -> bool:
     return any(node.name == pod.node and not node.is_ready for node in nodes or ())
-
-
-def _reason(pod: KubePod, trainer: Container | None) -> str | None:
-    if pod.disruption is not None:
-        return TAKEN
-    return pod.reason or (trainer.exit_reason if trainer is not None else "") or None
 
 
 def _why_gone(pod: KubePod, facts: KubeFacts) -> str:

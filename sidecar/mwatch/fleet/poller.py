@@ -2,13 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Polls the sidecars of thousands of pods every few seconds, from one thread.
 
-`GET /v1/snapshot?after=CURSOR`, each pod at its own moment of the period, with limits on requests
-at a time, bytes and seconds; a pod that keeps failing is polled less often. An answer counts only
-if it comes from the pod that the API server names at that address.
-
-The HTTP client is asyncio and minimal: threads of urllib3 for 2,048 pods cost too much. A sidecar
-serves one request per connection, with a Content-Length and without redirects; any other answer is
-a problem.
+`GET /v1/snapshot?after=CURSOR`, each pod at its own moment of the period; a pod that keeps failing
+is polled less often. An answer counts only if it comes from the pod that the API server names at
+that address. The HTTP client is asyncio: threads of urllib3 for 2,048 pods cost too much. It reads
+only what a sidecar sends: one response per connection, with a Content-Length.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ import threading
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -284,17 +282,15 @@ class PodPoll:
         self._later(pod, max(0.0, pod.due_at + wait - self._loop.time()))
 
 
+@dataclass(slots=True, eq=False)
 class _Pod:
-    __slots__ = ("cursor", "due_at", "failures", "handle", "is_forgotten", "target", "tries")
-
-    def __init__(self, target: PollTarget) -> None:
-        self.target = target
-        self.cursor = ""
-        self.failures = 0
-        self.tries = 0
-        self.due_at = 0.0
-        self.handle: asyncio.TimerHandle | None = None
-        self.is_forgotten = False
+    target: PollTarget
+    cursor: str = ""
+    failures: int = 0
+    tries: int = 0
+    due_at: float = 0.0
+    handle: asyncio.TimerHandle | None = None
+    is_forgotten: bool = False
 
     @property
     def port(self) -> int:

@@ -72,7 +72,6 @@ OF_SOURCE = {
     "fabric": Source.FABRIC,
     "checkpoints": Source.CHECKPOINTS,
 }
-_MAX_NAMES = 3
 
 
 class PodsAnswering(NamedTuple):
@@ -121,9 +120,3 @@ def _has_iterations(job: Job, seen: PodsAnswering) -> bool:
         return not seen.silent
     mine = (each.snapshot for each in seen.answering if each.pod.name in printers)
     return any(each is not None and each.sources.get("log", False) for each in mine)
-
-
-def named(pods: Sequence[PodView]) -> str:
-    names = [each.pod.name for each in pods[:_MAX_NAMES]]
-    more = f" and {len(pods) - _MAX_NAMES} more" if len(pods) > _MAX_NAMES else ""
-    return ", ".join(names) + more

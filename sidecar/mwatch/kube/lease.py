@@ -41,7 +41,6 @@ class Lease:
         namespace: str,
         identity: str,
         *,
-        name: str = NAME,
         times: LeaseTimes = _USUAL,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -50,21 +49,16 @@ class Lease:
         self._access = access
         self._namespace = namespace
         self._identity = identity
-        self._name = name
         self.times = times
         self._clock = clock
         self._wall = wall
         self._held_from: float | None = None
-        self._seen: str | None = None
+        self.seen: str | None = None
+        """Version of another holder's Lease: while it changes, that holder is alive."""
         self._seen_at = 0.0
         self._seen_length = float(times.length_seconds)
         self.holder: str | None = None
         self.problem = ""
-
-    @property
-    def seen(self) -> str | None:
-        """Version of another holder's Lease: while it changes, that holder is alive."""
-        return self._seen
 
     def may_act(self) -> bool:
         if self._held_from is None:
@@ -88,14 +82,14 @@ class Lease:
             return
         self._held_from = None
         try:
-            answer = self._access.get(LEASES, self._namespace, self._name, limits=ONCE)
+            answer = self._access.get(LEASES, self._namespace, NAME, limits=ONCE)
             if answer.is_ok and text(answer.body, "spec", "holderIdentity") == self._identity:
                 self._write(answer, holder="")
         except KubeError as error:
             self.problem = str(error)
 
     def _turn(self, began: float) -> None:
-        answer = self._access.get(LEASES, self._namespace, self._name, limits=ONCE)
+        answer = self._access.get(LEASES, self._namespace, NAME, limits=ONCE)
         if not answer.is_ok:
             self._held(began, self._create())
             return
@@ -106,8 +100,8 @@ class Lease:
             return
         self._held_from = None
         version = text(answer.body, "metadata", "resourceVersion")
-        if version != self._seen:
-            self._seen, self._seen_at = version, self._clock()
+        if version != self.seen:
+            self.seen, self._seen_at = version, self._clock()
             length = number(answer.body, "spec", "leaseDurationSeconds")
             self._seen_length = float(length or self.times.length_seconds)
         if not self.holder or self._clock() - self._seen_at > self._seen_length:
@@ -120,14 +114,14 @@ class Lease:
 
     def _create(self) -> bool:
         body = {
-            "metadata": {"name": self._name, "namespace": self._namespace},
+            "metadata": {"name": NAME, "namespace": self._namespace},
             "spec": self._spec(self._identity, {}),
         }
         return self._access.create(LEASES, self._namespace, body).is_ok
 
     def _write(self, seen: Answer, *, holder: str) -> bool:
         body = {**seen.body, "spec": self._spec(holder, seen.body.get("spec") or {})}
-        answer = self._access.replace(LEASES, self._namespace, self._name, body, limits=ONCE)
+        answer = self._access.replace(LEASES, self._namespace, NAME, body, limits=ONCE)
         return answer.is_ok
 
     def _spec(self, holder: str, before: Any) -> dict[str, Any]:

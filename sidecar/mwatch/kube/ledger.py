@@ -30,16 +30,10 @@ def same_job(entry: JobEntry, uid: str) -> JobEntry:
 
 class Ledger:
     def __init__(
-        self,
-        access: Access,
-        namespace: str,
-        *,
-        name: str = NAME,
-        clock: Callable[[], float] = time.time,
+        self, access: Access, namespace: str, *, clock: Callable[[], float] = time.time
     ) -> None:
         self._access = access
         self._namespace = namespace
-        self._name = name
         self._clock = clock
         self.book: LedgerData | None = None
         """As last read or written; None: never."""
@@ -61,7 +55,7 @@ class Ledger:
                 wanted = change(book)
                 if (wanted == book and version is not None) or self._write(wanted, version):
                     return self._keep(wanted, began)
-            raise Unavailable(f"ConfigMap {self._name} changes faster than it can be written")
+            raise Unavailable(f"ConfigMap {NAME} changes faster than it can be written")
 
     def change_entry(self, key: str, uid: str, change: Callable[[JobEntry], JobEntry]) -> JobEntry:
         """Return the entry as written. A change without effect does not replace the entry of
@@ -97,7 +91,7 @@ class Ledger:
 
     def _read(self) -> tuple[LedgerData, str | None]:
         """With its version; None: there is no ledger."""
-        answer = self._access.get(CONFIG_MAPS, self._namespace, self._name)
+        answer = self._access.get(CONFIG_MAPS, self._namespace, NAME)
         if not answer.is_ok:
             return LedgerData(), None
         version = text(answer.body, "metadata", "resourceVersion")
@@ -106,10 +100,10 @@ class Ledger:
     def _write(self, book: LedgerData, version: str | None) -> bool:
         data = to_data(book)
         if any(each.must_finish and key not in data for key, each in book.jobs.items()):
-            raise Unavailable(f"ConfigMap {self._name} is full of restarts that are under way")
-        about = {"name": self._name, "namespace": self._namespace}
+            raise Unavailable(f"ConfigMap {NAME} is full of restarts that are under way")
+        about = {"name": NAME, "namespace": self._namespace}
         if version is None:
             body = {"metadata": about, "data": data}
             return self._access.create(CONFIG_MAPS, self._namespace, body).is_ok
         body = {"metadata": {**about, "resourceVersion": version}, "data": data}
-        return self._access.replace(CONFIG_MAPS, self._namespace, self._name, body).is_ok
+        return self._access.replace(CONFIG_MAPS, self._namespace, NAME, body).is_ok

@@ -13,7 +13,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from mwatch.kube.access import Access
 from mwatch.kube.errors import NoPermission, Unavailable
@@ -32,16 +32,9 @@ def secret_name(job: str) -> str:
 
 
 class Tokens:
-    def __init__(
-        self,
-        access: Access,
-        namespace: str,
-        *,
-        random: Callable[[int], bytes] = secrets.token_bytes,
-    ) -> None:
+    def __init__(self, access: Access, namespace: str) -> None:
         self._access = access
         self._namespace = namespace
-        self._random = random
         self._key: bytes | None = None
 
     def of(self, job: KubeJob) -> str:
@@ -67,7 +60,7 @@ class Tokens:
             if answer.is_ok:
                 self._key = base64.b64decode(text(answer.body, "data", FIELD))
             else:
-                self._create(KEY, self._random(_KEY_BYTES), [])
+                self._create(KEY, secrets.token_bytes(_KEY_BYTES), [])
         if not self._key:
             raise Unavailable(f"Secret {KEY} can neither be read nor created")
         return self._key

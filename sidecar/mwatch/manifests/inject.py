@@ -210,33 +210,23 @@ def refuse_taken_names(pod: Pod) -> None:
     ):
         for index, each in enumerate(items(spec, key)):
             if each.get("name") in taken:
-                raise pod.refuse(
-                    (*pod.template.path, "spec", key, index),
-                    f"{key} has a {each.get('name')!r} that inject did not put there; "
-                    "take it away or give it another name",
-                )
+                problem = f"{key} has a {each.get('name')!r} that inject did not put there; "
+                path = (*pod.template.path, "spec", key, index)
+                raise pod.refuse(path, problem + "take it away or give it another name")
 
 
 def _prefix_command(editor: Editor, pod: Pod, words: Sequence[str]) -> None:
-    command = pod.trainer.get("command")
-    name = pod.trainer.get("name")
+    command, above = pod.trainer.get("command"), pod.replica.container_path
+    name = f"container {pod.trainer.get('name')!r}"
     if isinstance(command, str):
-        raise pod.refuse(
-            (*pod.replica.container_path, "command"),
-            f"the command of container {name!r} is one text, and Kubernetes takes a list; write "
-            f"{json.dumps(command.split())[:120]}",
-        )
+        problem = f"the command of {name} is one text, and Kubernetes takes a list; write "
+        raise pod.refuse((*above, "command"), problem + json.dumps(command.split())[:120])
     if not command:
-        raise pod.refuse(
-            pod.replica.container_path,
-            f"container {name!r} has no command, so what its image starts cannot be wrapped; "
-            "give it a command: [torchrun, ...]",
-        )
+        problem = f"{name} has no command, so what its image starts cannot be wrapped; "
+        raise pod.refuse(above, problem + "give it a command: [torchrun, ...]")
     if not all(isinstance(each, str) for each in command):
-        raise pod.refuse(
-            (*pod.replica.container_path, "command"),
-            f"the command of container {name!r} is not a list of strings; put numbers in quotes",
-        )
+        problem = f"the command of {name} is not a list of strings; put numbers in quotes"
+        raise pod.refuse((*above, "command"), problem)
     editor.prefix((*_steps(pod), "command"), words)
 
 

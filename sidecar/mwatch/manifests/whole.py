@@ -2,12 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inject, uninject and the checks for a whole file: which objects are jobs, and their changes.
 
-A PyTorchJob, JobSet or TrainJob always trains. A Job or StatefulSet is often something else (data
-preparation, a database): among others it is chosen only if it looks like training, or by name.
-
-A TrainJob cannot add a container, so its runtime must contain the sidecar. A runtime in the same
-file is changed. Else a new runtime is written after the job: a cluster's runtime is shared with
-other jobs.
+A Job or StatefulSet is often not training (data preparation, a database): among other jobs it is
+chosen only if it looks like training, or by name. A TrainJob cannot add a container, so its runtime
+must contain the sidecar. A runtime in the same file is changed; else a new runtime is written after
+the job, since a cluster's runtime is shared with other jobs.
 """
 
 from __future__ import annotations

@@ -140,18 +140,11 @@ class AttemptServer:
         return Highest(most, min((each.since for each in asked if each.after == most), default=0.0))
 
     def _found(self, namespace: str, job: str, token: str) -> tuple[str, JobStanding] | None:
-        named = [
-            (key, each)
-            for key, each in self._standings.items()
-            if each.name == job and each.namespace == namespace
-        ]
-        if token:
-            named = [
-                (key, each)
-                for key, each in named
-                if each.token is None or hmac.compare_digest(each.token.encode(), token.encode())
-            ]
-        return named[0] if named else None
+        for key, each in self._standings.items():
+            is_named = (each.namespace, each.name) == (namespace, job)
+            if is_named and (not token or each.token is None or _is_same(each.token, token)):
+                return key, each
+        return None
 
     def _answer(self, key: str, standing: JobStanding, after: int, now: float) -> dict[str, Any]:
         start, answer = standing.start, standing.answer
@@ -170,6 +163,10 @@ class AttemptServer:
         if after < standing.begun or not standing.begun or waited >= PATIENCE_SECONDS:
             return alone
         return _wait(standing, after, "it is not known yet why the last attempt ended")
+
+
+def _is_same(known: str, given: str) -> bool:
+    return hmac.compare_digest(known.encode(), given.encode())
 
 
 def _wait(standing: JobStanding, after: int, why: str) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from mwatch.kube.token import Tokens
 from mwatch.model.decision import Action, Decision
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.job import KubeJob
-from mwatch.model.kube.ledger import JobEntry, LedgerData, LedgerNote
+from mwatch.model.kube.ledger import JobEntry, LedgerNote
 from mwatch.remediate.attempt_server import Highest
 from mwatch.remediate.background import BackgroundJobs
 from mwatch.remediate.case import RestartCase, name_of, record_of
@@ -61,16 +61,13 @@ def resume_orphans(
         if job is None or not (id := restart_of(job)) or pods_of(access, job):
             continue
         # Read after the job: a restart is in the ledger before it suspends anything.
-        if not _is_known(ledger.read(), job, id) and may_act() and resume_as_seen(access, job):
+        book, key = ledger.read(), ledger_key(job.kind, job.name)
+        step = book.of(key).step
+        # An entry of a newer release cannot be decoded, and may be this restart.
+        is_known = key in book.unread or (step is not None and step.id == id)
+        if not is_known and may_act() and resume_as_seen(access, job):
             text = f"left suspended by restart {id}, which is not in the ledger: resumed"
             events.emit(job, RESUMED, text, is_warning=True)
-
-
-def _is_known(book: LedgerData, job: KubeJob, id: str) -> bool:
-    """True also for an entry of a newer release, which cannot be decoded."""
-    key = ledger_key(job.kind, job.name)
-    step = book.of(key).step
-    return key in book.unread or (step is not None and step.id == id)
 
 
 WOULD = "MwatchWould"

@@ -181,16 +181,16 @@ def requested_decision(job: JobMonitor, request: RestartRequest) -> Decision:
     )
 
 
-def record_of(case_id: str, job: JobMonitor, decision: Decision, *, is_act: bool, now: float) -> (
-    IncidentRecord
-):  # fmt: skip
+def record_of(
+    id: str, job: JobMonitor, decision: Decision, *, is_act: bool, now: float
+) -> IncidentRecord:
     run, attempt = job.kube.name, decision.attempt
     known = job.engine.incident_of(decision)
     if decision.finding is not None:
-        record = describe(case_id, run, decision.finding, decision, attempt=attempt, is_act=is_act)
+        record = describe(id, run, decision.finding, decision, attempt=attempt, is_act=is_act)
     else:
         record = IncidentRecord(
-            case_id, run, attempt, decision.cause, decision.reason, 1.0, PERSON,
+            id, run, attempt, decision.cause, decision.reason, 1.0, PERSON,
             action=decision.action, is_carried_out=is_act, reason=decision.reason,
             resume_from=decision.resume_from, resume_reason=decision.resume_reason,
         )  # fmt: skip

@@ -2,14 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reasons to hold back a due action: gates, common causes, and the limit of parallel restarts.
 
-A person's own restart needs only the leader and a fresh view.
-
 Common cause: jobs that stall together and share a node, a switch, a volume or a zone. Restarting
 them costs each its startup, and the storage or the switch would still be broken. That the shared
 part is the cause is a guess, so it needs several jobs, close in time, and a good share of all jobs
 on that part: two of fifty jobs on one volume are chance.
-
-The breaker limits gang restarts at a time; other jobs wait in a queue.
 """
 
 from __future__ import annotations
@@ -63,12 +59,6 @@ class AffectedJobs(NamedTuple):
     since: float
 
 
-class CommonCauseRule(NamedTuple):
-    seconds: float
-    least: int
-    share: float
-
-
 def parts_of(
     job: KubeJob,
     pods: Iterable[KubePod],
@@ -109,7 +99,7 @@ def _volumes(job: KubeJob) -> set[SharedPart]:
 
 
 def common(
-    stalled: Iterable[Stalled], parts: Mapping[str, frozenset[SharedPart]], rule: CommonCauseRule
+    stalled: Iterable[Stalled], parts: Mapping[str, frozenset[SharedPart]], rule: FleetSettings
 ) -> list[AffectedJobs]:
     """`parts`: of all watched jobs, by key, also healthy ones. A job is in one group at most."""
     sharing = Counter(part for each in parts.values() for part in each)
@@ -119,12 +109,12 @@ def common(
             on[part].append(each)
     found = []
     for part, jobs in on.items():
-        together = _together(jobs, rule.seconds)
-        if len(together) >= max(rule.least, rule.share * sharing[part]):
+        together = _together(jobs, rule.common_cause_seconds)
+        if len(together) >= max(rule.common_cause_least, rule.common_cause_share * sharing[part]):
             keys = tuple(sorted(each.key for each in together))
             found.append(AffectedJobs(part, keys, min(each.since for each in together)))
     found.sort(key=lambda each: (-len(each.keys), _RANK.index(each.part.kind), each.part.name))
-    return _disjoint(found, rule.least)
+    return _disjoint(found, rule.common_cause_least)
 
 
 def _together(jobs: list[Stalled], seconds: float) -> list[Stalled]:
@@ -161,9 +151,6 @@ class CommonCauses:
 
     def __init__(self, settings: FleetSettings) -> None:
         self._settings = settings
-        self._rule = CommonCauseRule(
-            settings.common_cause_seconds, settings.common_cause_least, settings.common_cause_share
-        )
         self._open: dict[SharedPart, Episode] = {}
         self._changed: deque[Episode] = deque(maxlen=_MAX_CHANGED)
         self._number = 0
@@ -173,7 +160,7 @@ class CommonCauses:
 
     def look(self, jobs: Sequence[JobMonitor], now: float) -> None:
         stalled = [each for job in jobs if (each := _stalled(job, now)) is not None]
-        self.wants_classes = len(stalled) >= self._rule.least
+        self.wants_classes = len(stalled) >= self._settings.common_cause_least
         groups = self._groups(jobs, stalled) if self.wants_classes else []
         for group in groups:
             known = self._open.get(group.part) or self._begin(group, now)
@@ -204,7 +191,7 @@ class CommonCauses:
             )
             for job in jobs
         }  # fmt: skip
-        return common(stalled, parts, self._rule)
+        return common(stalled, parts, self._settings)
 
     def _begin(self, group: AffectedJobs, now: float) -> Episode:
         self._number += 1

@@ -2,12 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries out the decisions about jobs: each once, or held back with a reason.
 
-The controller's loop calls `look`; slow work runs in threads. A due action passes gates: leader,
-fresh view, people, maintenance, common cause, breaker. Then fresh facts and evidence are gathered,
-and only an action that is still due is written to the ledger and carried out. A controller that
-starts or becomes the leader continues the restarts in the ledger. States and transitions are in
-`mwatch.model.kube.restart_state`. An exception about one job does not affect other jobs: it is
-raised at the end of `look`.
+A due action passes gates: leader, fresh view, people, maintenance, common cause, breaker. Then
+workers gather fresh facts and evidence, and only an action that is still due is written to the
+ledger and carried out. A controller that starts or becomes the leader continues the restarts in
+the ledger. States and transitions are in `mwatch.model.kube.restart_state`.
 """
 
 from __future__ import annotations

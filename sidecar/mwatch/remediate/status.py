@@ -22,7 +22,7 @@ from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.gang import Reason
 from mwatch.model.kube.job import pause_of
-from mwatch.model.kube.ledger import Halt, JobEntry, LedgerData
+from mwatch.model.kube.ledger import JobEntry, LedgerData
 from mwatch.model.kube.restart_state import (
     RULES,
     RestartEvent,
@@ -150,7 +150,10 @@ class StatusBoard:
     def _state(self, job: JobMonitor, entry: JobEntry, moment: TickState) -> RemediationStatus:
         now, case = moment.now, moment.cases.get(job.key)
         pause, halt = pause_of(job.kube, now), (moment.book or LedgerData()).halt
-        is_halted = halt is not None and halt.holds(now)
+        halt = halt if halt is not None and halt.holds(now) else None
+        pause_text = pause.words if pause else ""
+        if halt is not None:
+            pause_text = f"all jobs, by {halt.who}: {halt.why}"
         state, text, since, held_by = current(entry, case), "", None, ""
         if case is not None:
             text, since, held_by = case.text, case.since, case.held_by
@@ -170,9 +173,9 @@ class StatusBoard:
             way=case.way if case is not None else "",
             queue_place=self.line.index(job.key) + 1 if job.key in self.line else None,
             shared="" if episode is None else episode.cause.shared,
-            is_paused=pause is not None or is_halted,
-            paused_until=pause.until if pause else (halt.until if halt and is_halted else None),
-            pause_text=_paused(pause.words if pause else "", halt if is_halted else None),
+            is_paused=pause is not None or halt is not None,
+            paused_until=pause.until if pause else (halt.until if halt else None),
+            pause_text=pause_text,
             next_attempt=None if start is None else start.attempt,
             resume_from=None if start is None else start.resume_from,
             not_before=None if start is None else start.not_before,
@@ -215,10 +218,6 @@ def _begun(job: JobMonitor) -> int:
     """The newest attempt that a wrapper of the current pods has begun; 0: all are new."""
     wrappers = (each.snapshot.wrapper for each in job.pods.values() if each.snapshot is not None)
     return max((each.attempt for each in wrappers if each is not None), default=0)
-
-
-def _paused(text: str, halt: Halt | None) -> str:
-    return text if halt is None else f"all jobs, by {halt.who}: {halt.why}"
 
 
 def is_fulfilled(job: JobMonitor, entry: JobEntry) -> bool:

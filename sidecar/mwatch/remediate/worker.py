@@ -3,8 +3,7 @@
 """The slow parts of a restart, in worker threads: fresh facts, evidence, then the action.
 
 The ledger holds the plan and the order for the wrappers before the first pod changes, so another
-controller can continue from any point and repeats nothing. Every change requires the Lease. Once
-the old gang is gone, the wrappers may start after a wait for those that still remember it.
+controller can continue from any point and repeats nothing. Every change requires the Lease.
 
 In place, no pod is replaced: every wrapper ends its trainer and asks for its next attempt. When all
 wrappers wait, no process of the old attempt is left. If a pod refuses or does not ask in time, the
@@ -33,11 +32,10 @@ from mwatch.model.decision import Action
 from mwatch.model.incident import SavedEvidence
 from mwatch.model.kube.facts import KubeQuota
 from mwatch.model.kube.gang import GangPlan, GangRefusal, GangStep, Method, Reason
-from mwatch.model.kube.job import ATTEMPT, RESUME_FROM, KubeJob
+from mwatch.model.kube.job import ATTEMPT, RESUME_FROM
 from mwatch.model.kube.ledger import JobEntry, LedgerNote
 from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.node import KubeNode
-from mwatch.model.kube.pod import KubePod
 from mwatch.model.kube.restart_state import RULES
 from mwatch.remediate.attempt_server import AttemptServer
 from mwatch.remediate.case import (
@@ -69,40 +67,28 @@ def planned(
     if job is None or job.uid != task.job.uid:
         return GangRefusal(Reason.DELETING, "the job is gone, or is another one by now")
     pods = pods_of(access, job)
-    facts = replace(_facts(access, task, settings, job, pods, now), unused=frozenset(unused))
-    if task.action is Action.STOP:
-        refusal = may_stop(job, facts)
-        if refusal is not None:
-            return refusal
-        return GangPlan(Method.STOP, job.kind, job.namespace, job.name, job.uid, ())
-    return plan(job, facts)
-
-
-def _facts(
-    access: Access,
-    task: RestartTask,
-    settings: FleetSettings,
-    job: KubeJob,
-    pods: tuple[KubePod, ...],
-    now: float,
-) -> GangFacts:
     is_kept_out = bool(task.avoid) and settings.keep_node_out != "off"
-    known = {each.uid for each in task.pods}
     limits: tuple[KubeQuota, ...] | None = None
     with suppress(NoPermission):
         limits = quotas(access, job.namespace)
-    return GangFacts(
+    facts = GangFacts(
         pods,
         0.0,
         nodes=task.nodes,
         quotas=limits,
         workload=workload_for(access, job),
-        can_in_place=task.can_in_place and known >= {pod.uid for pod in pods},
+        can_in_place=task.can_in_place
+        and {each.uid for each in task.pods} >= {pod.uid for pod in pods},
         avoid=frozenset({task.avoid}) if is_kept_out else frozenset(),
         is_asked=task.is_asked,
         blamed=task.blamed,
         now=now,
+        unused=frozenset(unused),
     )
+    if task.action is not Action.STOP:
+        return plan(job, facts)
+    refusal = may_stop(job, facts)
+    return refusal or GangPlan(Method.STOP, job.kind, job.namespace, job.name, job.uid, ())
 
 
 GRACE_SECONDS = 10.0
