@@ -60,7 +60,6 @@ class ControllerStats(NamedTuple):
     errors: int
     loop_seconds: float
     remediation: Sequence[RemediationStatus] = ()
-    """One for each watched job."""
     ledger_errors: int = 0
 
 

@@ -21,7 +21,7 @@ from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import Container, KubePod
 from mwatch.model.observation import Observed, ProcessExit
 
-_ORDER = (
+KUBERNETES_CAUSES = (
     Cause.SUSPENDED, Cause.PREEMPTED, Cause.DRAINED, Cause.VOLUME, Cause.IMAGE,
     Cause.UNSCHEDULABLE, Cause.DELETED_BY_USER,
 )  # fmt: skip
@@ -65,7 +65,7 @@ class HeldCauses:
         known = {each.cause: each for each in (*(held for held, _ in self._held.values()), *found)}
         if facts.job is None or facts.job.is_deleting:
             return [each for each in found if each.cause is Cause.DELETED_BY_USER]
-        return sorted(known.values(), key=lambda each: _ORDER.index(each.cause))
+        return sorted(known.values(), key=lambda each: KUBERNETES_CAUSES.index(each.cause))
 
 
 def broken(finding: Finding, gone_at: float) -> Finding:

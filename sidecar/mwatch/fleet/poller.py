@@ -169,7 +169,6 @@ class PodPoll:
         period: float = 5.0,
         limits: PollLimits | None = None,
     ) -> None:
-        """`clock`: the controller's, which dates the answers."""
         self._clock = clock
         self.period = period
         self._limits = limits or PollLimits()
@@ -224,7 +223,8 @@ class PodPoll:
             pod = self._pods.get(uid)
             if pod is None:
                 pod = self._pods[uid] = _Pod(target)
-                self._later(pod, _share(uid) * self.period)
+                share = zlib.crc32(uid.encode()) / 2**32  # spreads the pods over the period
+                self._later(pod, share * self.period)
             elif pod.target != target:
                 pod.target = target
 
@@ -305,8 +305,3 @@ class _Pod:
         self.is_forgotten = True
         if self.handle is not None:
             self.handle.cancel()
-
-
-def _share(uid: str) -> float:
-    """A stable fraction that spreads the pods over the period."""
-    return zlib.crc32(uid.encode()) / 2**32

@@ -29,7 +29,6 @@ class PodView(NamedTuple):
     snapshot: PodSnapshot | None = None
     """The newest, with the parts that are only sent after a change: `wrapper`, `stored`, `pod`."""
     asked_since: float | None = None
-    """When polling began, on the controller's clock."""
     is_whole: bool = True
     """The last answer was complete: a long one comes in parts."""
 

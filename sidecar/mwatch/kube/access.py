@@ -210,7 +210,8 @@ class Access:
                 break
             if number:
                 self._wait(delay)
-            delay = self._backoff(limits, number)
+            longest = min(limits.longest_wait, limits.first_wait * 2.0**number)
+            delay = longest * (0.5 + 0.5 * self._chance())
             try:
                 response = self._send(method, path, query, limits.call_seconds, body, kind)
                 with response:
@@ -292,10 +293,6 @@ class Access:
         if status == 403:
             raise NoPermission(f"{message or what + ': forbidden'}; ask for that right")
         raise Rejected(f"{what}: {message or f'refused with status {status}'}")
-
-    def _backoff(self, limits: CallLimits, number: int) -> float:
-        most = min(limits.longest_wait, limits.first_wait * 2.0**number)
-        return most * (0.5 + 0.5 * self._chance())
 
 
 def _read(response: urllib3.BaseHTTPResponse, seconds: float) -> bytes:

@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,35 +57,25 @@ def connect(
     given = kubeconfig or environ.get("KUBECONFIG")
     default = Path(environ.get("HOME", "/")) / ".kube" / "config"
     if given is None and context is None and _IN_POD in environ and not default.is_file():
-        return _connection(_in_pod, _pod_namespace(), config_seconds)
+        try:
+            return _connection(_config.load_incluster_config, _pod_namespace(), config_seconds)
+        except NoCluster as error:
+            raise NoCluster(f"this pod has no usable service account: {error}") from None
     file = given or str(default)
     if not any(os.path.isfile(each) for each in file.split(os.pathsep)):
         raise NoCluster(f"no cluster: file {file} does not exist; {_FIX}")
     namespace = _named_namespace(file, context)
-    return _connection(lambda target: _from_file(file, context, target), namespace, config_seconds)
+    load = partial(
+        _config.load_kube_config, config_file=file, context=context, persist_config=False
+    )
+    return _connection(load, namespace, config_seconds)
 
 
-def _in_pod(target: Any) -> None:
-    try:
-        _config.load_incluster_config(client_configuration=target)
-    except ConfigException as error:
-        raise NoCluster(f"this pod has no service account to use: {error}") from None
-
-
-def _from_file(file: str, context: str | None, target: Any) -> None:
-    try:
-        _config.load_kube_config(
-            config_file=file, context=context, client_configuration=target, persist_config=False
-        )
-    except ConfigException as error:
-        raise NoCluster(f"no cluster: {_one_line(error)}; {_FIX}") from None
-
-
-def _connection(load: Callable[[Any], None], namespace: str, seconds: float) -> Connection:
+def _connection(load: Callable[..., None], namespace: str, seconds: float) -> Connection:
     target = Configuration()
     target.connection_pool_maxsize = _CONNECTIONS
     target.retries = False
-    problem = _within_limit(lambda: load(target), seconds)
+    problem = _within_limit(lambda: load(client_configuration=target), seconds)
     if problem:
         raise NoCredentials(f"no credentials for {target.host}: {problem}; log in again")
     rest = RESTClientObject(target)
@@ -127,8 +118,8 @@ def _within_limit(work: Callable[[], None], seconds: float) -> str:
         root.removeHandler(recorder)
     if thread.is_alive():
         return f"no answer within {seconds:.0f} s"
-    if failed and isinstance(failed[0], NoCluster):
-        raise failed[0]
+    if failed and isinstance(failed[0], ConfigException):
+        raise NoCluster(f"no cluster: {_one_line(failed[0])}; {_FIX}")
     if failed:
         raise NoCluster(f"unusable configuration: {_one_line(failed[0])}; {_FIX}")
     return "; ".join(recorder.messages)[:300]

@@ -38,7 +38,6 @@ class Events:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`instance`: the name of the process that emits them."""
         self._access = access
         self._instance = instance
         self._clock = clock
@@ -63,7 +62,10 @@ class Events:
         return is_sent
 
     def _send(self, job: KubeJob, reason: str, text: str, is_warning: bool, digest: str) -> None:
-        name, now = f"{job.name[:200]}.{digest[:16]}", self._now()
+        name, now = (
+            f"{job.name[:200]}.{digest[:16]}",
+            f"{datetime.fromtimestamp(self._wall(), UTC):%Y-%m-%dT%H:%M:%SZ}",
+        )
         with self._lock:
             count = self._counts.get(digest, 0) + 1
         if count > 1:
@@ -87,9 +89,6 @@ class Events:
             while len(self._left) > _MAX_KNOWN:
                 self._left.popitem(last=False)
         return left >= 1.0
-
-    def _now(self) -> str:
-        return datetime.fromtimestamp(self._wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _event(job: KubeJob, reason: str, text: str, is_warning: bool, name: str, now: str,

@@ -45,7 +45,6 @@ class Lease:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`identity`: unique to this process."""
         self._access = access
         self._namespace = namespace
         self._identity = identity

@@ -73,7 +73,3 @@ def mount_above(container: Tree, path: str) -> Tree | None:
 def _holds(mount: Tree, path: str) -> bool:
     point = text(mount, "mountPath").rstrip("/")
     return bool(point) and (path == point or path.startswith(point + "/"))
-
-
-def volume_named(spec: Tree, name: str) -> Tree | None:
-    return next((each for each in items(spec, "volumes") if each.get("name") == name), None)

@@ -39,8 +39,12 @@ def workload_of(
         return None
     files = {each.name: each.content for each in others if each.kind == "ConfigMap"}
     wanted = container or _POD_NAMES.get(kind)
+    runtime = part(content, "spec", "runtimeRef", "name")
+    runtimes = (
+        each.content for each in others if each.kind in kinds.RUNTIMES and each.name == runtime
+    )
     found = (
-        [_joined(content, _runtime_of(content, others))]
+        [_joined(content, next(runtimes, None))]
         if kind == kinds.TRAINJOB
         else kinds.templates(content)
     )
@@ -108,16 +112,11 @@ def _scripts(
 
 def _mounted_script(path: str, pod: Tree, container: Tree, files: Mapping[str, Tree]) -> str | None:
     mount = containers.mount_above(container, path)
-    volume = None if mount is None else containers.volume_named(pod, str(mount.get("name")))
-    source = None if volume is None else part(volume, "configMap", "name")
+    volume = part(mount, "name")
+    volumes = (each for each in items(pod, "volumes") if volume and each.get("name") == volume)
+    source = part(next(volumes, None), "configMap", "name")
     found = mapping(files.get(str(source)), "data").get(path.rsplit("/", 1)[-1])
     return None if found is None else str(found)
-
-
-def _runtime_of(content: Tree, others: Sequence[OtherObject]) -> Tree | None:
-    wanted = part(content, "spec", "runtimeRef", "name")
-    found = (each for each in others if each.kind in kinds.RUNTIMES and each.name == wanted)
-    return next((each.content for each in found), None)
 
 
 def _joined(content: Tree, runtime: Tree | None) -> Template:

@@ -49,7 +49,6 @@ class Template(NamedTuple):
     path: Path
     steps: tuple[str, ...]
     content: Tree
-    """With `metadata` and `spec`."""
     pods: int | None
     """None: not a number in the manifest."""
     restart_policy: str | None

@@ -61,7 +61,6 @@ def script_file(words: Sequence[str]) -> str | None:
 
 
 def called_files(script: str) -> list[str]:
-    """Scripts that a script starts by path."""
     return list(dict.fromkeys(re.findall(r"(?<![\w=:-])(/[\w./-]+\.sh)\b", script)))
 
 

@@ -200,18 +200,14 @@ def _parsed(document: Document) -> Any:
     except (YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = document.first_line + (mark.line if mark is not None else 0)
-        if found := _templated(document):
+        lines = enumerate(document.body.splitlines(), document.first_line)
+        if found := next((number for number, text in lines if _TEMPLATED.search(text)), None):
             line, message = found, f"is a template, not a manifest; {RENDER}"
         else:
             problem = error.problem if isinstance(error, MarkedYAMLError) else None
             text = " ".join(str(problem or error).split())[:160]
             message = f"invalid YAML: {text}; correct this line"
         raise InputError(f"{document.file}:{line}: {message}") from None
-
-
-def _templated(document: Document) -> int | None:
-    lines = enumerate(document.body.splitlines(), document.first_line)
-    return next((number for number, line in lines if _TEMPLATED.search(line)), None)
 
 
 def _yaml(body: str) -> YAML:

@@ -69,7 +69,10 @@ def inject_trainjob(
     target = own.content if own is not None else runtime or {}
     _equip(JobObject(target, (own or job).refuse), replica, request, run, mode, trainer)
     if trainer.get("command"):
-        launch = parts.launch(request, mode, _grace(target))
+        template = node_template(target)
+        grace = part(template and template.spec, "terminationGracePeriodSeconds")
+        seconds = grace if isinstance(grace, int) else parts.GRACE_SECONDS
+        launch = parts.launch(request, mode, seconds)
         editor.prefix(("spec", "trainer", "command"), launch)
     if runtime is not None:
         editor.mapping(_REF)
@@ -106,12 +109,6 @@ def _equip(
     plain = request._replace(checkpoints=None)
     add_to_pod(editor, pod, plain, run, mode, with_prefix=not has_own)
     mark(editor, target.content, request, mode)
-
-
-def _grace(runtime: Content) -> int:
-    template = node_template(runtime)
-    given = None if template is None else template.spec.get("terminationGracePeriodSeconds")
-    return given if isinstance(given, int) else parts.GRACE_SECONDS
 
 
 def _new_runtime(job: JobObject, run: PodRun, mode: str) -> Content:

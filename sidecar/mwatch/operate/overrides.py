@@ -250,7 +250,9 @@ class ManualRestart:
         facts = self._facts(job)
         wanted = plan(job, facts)
         if isinstance(wanted, GangRefusal):
-            return self._refused(job, wanted)
+            text = f"{job.name}: not restarted: {wanted.text}"
+            result = overrides.result("restart", job.name, text, [], refused=wanted.why.value)
+            return replace(result, exit_code=1)
         if is_dry_run:
             return self._would(job, wanted, resume_from)
         number = int(job.annotations.get(ATTEMPT, "0") or 0)
@@ -369,8 +371,3 @@ class ManualRestart:
         pods: list[dict[str, Any]] = [each._asdict() for each in wanted.targets]
         return self._overrides.result("restart", job.name, text, more, dry_run=True,
                                  way=wanted.way.value, pods=pods)  # fmt: skip
-
-    def _refused(self, job: KubeJob, refusal: GangRefusal) -> CommandResult:
-        text = f"{job.name}: not restarted: {refusal.text}"
-        result = self._overrides.result("restart", job.name, text, [], refused=refusal.why.value)
-        return replace(result, exit_code=1)

@@ -23,7 +23,6 @@ from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.next_start import NextStart, RestartRequest
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState, after
-from mwatch.model.timeline import Rollback
 from mwatch.remediate.pod_client import PodAddress
 
 if TYPE_CHECKING:
@@ -207,22 +206,18 @@ def next_start(
     timeline = job.engine.job.timeline
     number = max(job.attempt, timeline.attempt, entry.attempt, decision.attempt, reported) + 1
     is_forbidden = decision.quarantine_from is not None
+    # Older rollbacks are stored with the checkpoints. Node 0 condemns all checkpoints newer than a
+    # rollback; for an old rollback these would include good ones.
+    since = job.engine.job.attempt.started_at
     return NextStart(
         attempt=number,
         resume_from=decision.resume_from,
         from_beginning=decision.resume_from is None and is_forbidden,
         reason=decision.resume_reason or decision.reason,
         has_choice=decision.finding is not None or decision.resume_from is not None,
-        rollbacks=_new(job),
+        rollbacks=tuple(each for each in timeline.rollbacks if each.at > since),
         quarantine=timeline.quarantine,
     )
-
-
-def _new(job: JobMonitor) -> tuple[Rollback, ...]:
-    """Of this attempt's decision only: older ones are stored with the checkpoints. Node 0 condemns
-    all newer checkpoints of a rollback; for an old rollback these would include good ones."""
-    since = job.engine.job.attempt.started_at
-    return tuple(each for each in job.engine.job.timeline.rollbacks if each.at > since)
 
 
 def name_of(decision: Decision, entry: JobEntry, now: float) -> str:

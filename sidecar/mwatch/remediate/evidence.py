@@ -111,7 +111,11 @@ def collect(
             listed.append(f"{MANIFEST}: {error.strerror}")
     if len(listed) > _MAX_NAMED:
         listed[_MAX_NAMED:] = [f"and {len(listed) - _MAX_NAMED} more"]
-    return SavedEvidence("" if folder is None else str(folder), _files(states), tuple(listed))
+    files = sorted(f"{pod}.tgz" for pod, state in states.items() if state == _DOWNLOADED)
+    files[_MAX_NAMED:] = []
+    if inside := sum(state == _IN_POD for state in states.values()):
+        files.append(f"{inside} bundles in their pods")
+    return SavedEvidence("" if folder is None else str(folder), tuple(files), tuple(listed))
 
 
 class _Collector:
@@ -178,12 +182,6 @@ def _gather(
     found = gather(requests, seconds=max(0.1, seconds), workers=_WORKERS)
     problems = {pod: each.why for pod, each in found.items() if isinstance(each, TimedOut)}
     return {pod: each for pod, each in found.items() if pod not in problems}, problems
-
-
-def _files(states: Mapping[str, str]) -> tuple[str, ...]:
-    names = sorted(f"{pod}.tgz" for pod, state in states.items() if state == _DOWNLOADED)
-    inside = sum(state == _IN_POD for state in states.values())
-    return (*names[:_MAX_NAMED], *([f"{inside} bundles in their pods"] if inside else []))
 
 
 def evidence_folder(root: Path | None, job: str, id: str) -> Path | None:

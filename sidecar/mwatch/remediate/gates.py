@@ -171,12 +171,10 @@ class CommonCauses:
             self._changed.append(ended._replace(cause=structs.replace(ended.cause, ended_at=now)))
 
     def changed(self) -> list[Episode]:
-        """Episodes that began or ended since the last call."""
         found, self._changed = list(self._changed), deque(maxlen=_MAX_CHANGED)
         return found
 
     def holding(self, key: str, now: float) -> Episode | None:
-        """The episode that holds back this job."""
         for each in self._open.values():
             is_young = now - each.cause.at < self._settings.common_cause_hold_seconds
             if key in each.group.keys and is_young:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from msgspec import structs
 
 from mwatch.config.fleet import FleetSettings
+from mwatch.fleet.kube_findings import KUBERNETES_CAUSES
 from mwatch.kube.ledger import Ledger, same_job
 from mwatch.model.decision import Act, Action
-from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.gang import Reason
 from mwatch.model.kube.job import pause_of
@@ -62,13 +62,11 @@ class RemediationStatus:
     paused_until: float | None = None
     is_paused: bool = False
     pause_text: str = ""
-    """Person and reason."""
     next_attempt: int | None = None
     """The number in the order for the wrappers."""
     resume_from: int | None = None
     not_before: float | None = None
     last: str = ""
-    """The last note in the ledger."""
 
     @property
     def doing(self) -> str:
@@ -81,18 +79,9 @@ class RemediationStatus:
         return {"doing": self.doing, **found}
 
 
-_OF_KUBERNETES = frozenset(
-    {
-        Cause.UNSCHEDULABLE, Cause.IMAGE, Cause.VOLUME, Cause.PREEMPTED, Cause.DRAINED,
-        Cause.SUSPENDED, Cause.DELETED_BY_USER,
-    }
-)  # fmt: skip
-
-_FOR_GOOD = frozenset(
-    {
-        Reason.MANAGED_ELSEWHERE, Reason.SECOND_ACTOR, Reason.RESTART_POLICY, Reason.BACKOFF_LIMIT,
-        Reason.WRAPPERS_OBSERVE,
-    }
+_FOR_GOOD = (
+    Reason.MANAGED_ELSEWHERE, Reason.SECOND_ACTOR, Reason.RESTART_POLICY, Reason.BACKOFF_LIMIT,
+    Reason.WRAPPERS_OBSERVE,
 )  # fmt: skip
 """Refusals that do not pass by themselves: wrappers do not wait for such a restart."""
 
@@ -136,12 +125,9 @@ class StatusBoard:
 
     def recovering(self, jobs: Mapping[str, JobMonitor], ledger: Ledger, now: float) -> set[str]:
         """Jobs that were restarted and do not train yet."""
-        found = set()
-        for key, job in jobs.items():
-            entry = ledger.entry(key, job.kube.uid)
-            if self._is_recovering(job, entry, now) and not job.kube.finished:
-                found.add(key)
-        return found
+        entries = {key: ledger.entry(key, job.kube.uid) for key, job in jobs.items()}
+        open = (key for key, job in jobs.items() if not job.kube.finished)
+        return {key for key in open if self._is_recovering(jobs[key], entries[key], now)}
 
     def _is_recovering(self, job: JobMonitor, entry: JobEntry, now: float) -> bool:
         is_on = is_recovering(entry, now, self._settings.recovery_seconds)
@@ -195,7 +181,7 @@ class StatusBoard:
             or job.kube.mode != "act"
             or status.held_by == HeldBy.MAINTENANCE
             or status.held_by in _FOR_GOOD
-            or (decision is not None and decision.cause in _OF_KUBERNETES and not wants)
+            or (decision is not None and decision.cause in KUBERNETES_CAUSES and not wants)
         )
         answer = RULES[status.state].wrappers
         if answer is not WrapperAnswer.WAIT and is_alone:

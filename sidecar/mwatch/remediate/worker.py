@@ -257,7 +257,6 @@ class RestartWorker:
         return self._gang.instead(step, wanted)
 
     def _away(self, task: RestartTask, step: GangStep, tried: str) -> str:
-        """Why not all wrappers wait for their attempt; empty: they do."""
         lost = len(set(step.uids) - {each.uid for each in task.pods})
         if lost:
             return f"{lost} of its pods are unreachable"
