@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import urllib3
 
-from kube.fake_api import Said, fake_api
+from kube.fake_api import Reply, fake_api
 from mwatch.config.controller import ControllerSettings
 from mwatch.controller.controller import Controller
 from mwatch.fleet.cluster_view import FleetView, JobSeen
@@ -39,7 +39,7 @@ class FakeFleet(FleetView):
 @pytest.fixture
 def access() -> Iterator[Access]:
     policy = {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"policy.toml": ""}}
-    with fake_api(Said(200, policy)) as api:
+    with fake_api(Reply(200, policy)) as api:
         pool = urllib3.PoolManager()
         connection = Connection(api.address, pool, lambda: None, "ns")
         yield Access(connection, limits=CallLimits(call_seconds=5.0, tries=1))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kube.fake_api import Said, fake_api
+from kube.fake_api import Reply, fake_api
 from mwatch.controller.policies import Policies
 from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
@@ -21,12 +21,12 @@ from support.builders import kube
 JOB = kube.pytorch_job(annotations={"mwatch.dev/policy": "mine"})
 
 
-def config_map(**data: str) -> Said:
-    return Said(200, {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": data})
+def config_map(**data: str) -> Reply:
+    return Reply(200, {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": data})
 
 
 @contextmanager
-def policies(*answers: Said, job: KubeJob = JOB) -> Iterator[Policies]:
+def policies(*answers: Reply, job: KubeJob = JOB) -> Iterator[Policies]:
     import urllib3
 
     with fake_api(*answers) as api:
@@ -60,7 +60,7 @@ def test_a_config_map_with_one_key_of_another_name_is_that_policy() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (Said(404, {"message": "not found"}), "there is no ConfigMap mine"),
+        (Reply(404, {"message": "not found"}), "there is no ConfigMap mine"),
         (config_map(), "has no key policy.toml"),
         (config_map(a="x", b="y"), "has no key policy.toml"),
         (config_map(**{"policy.toml": "[act"}), "line 1: invalid TOML"),
@@ -72,10 +72,10 @@ def test_a_config_map_with_one_key_of_another_name_is_that_policy() -> None:
             config_map(**{"policy.toml": "[act]\nrestarts_per_window = -1"}),
             "from 0 to 1e9, got -1",
         ),
-        (Said(403, {"message": "configmaps is forbidden"}), "ask for that right"),
+        (Reply(403, {"message": "configmaps is forbidden"}), "ask for that right"),
     ],
 )
-def test_a_bad_policy_is_told_and_the_usual_one_used(answer: Said, words: str) -> None:
+def test_a_bad_policy_is_told_and_the_usual_one_used(answer: Reply, words: str) -> None:
     with policies(answer) as found:
         found.read()
         known = found.of(JOB)
@@ -85,7 +85,7 @@ def test_a_bad_policy_is_told_and_the_usual_one_used(answer: Said, words: str) -
 
 def test_an_api_server_that_does_not_answer_changes_nothing() -> None:
     good = config_map(**{"policy.toml": "[act]\nrestarts_per_window = 9\n"})
-    with policies(good, Said(503, {})) as found:
+    with policies(good, Reply(503, {})) as found:
         found.read()
         found.read()
         known = found.of(JOB)
@@ -94,5 +94,5 @@ def test_an_api_server_that_does_not_answer_changes_nothing() -> None:
 
 def test_a_job_that_names_none_has_the_usual_one() -> None:
     plain: Any = kube.pytorch_job(annotations={})
-    with policies(Said(500, {})) as found:
+    with policies(Reply(500, {})) as found:
         assert found.of(plain) is not None

@@ -12,7 +12,7 @@ from typing import Any
 
 import urllib3
 
-from kube.fake_api import Said, fake_api
+from kube.fake_api import Reply, fake_api
 from mwatch.checks.kube_causes import kube_causes
 from mwatch.diagnose.cluster_facts import JobFacts, collect_facts
 from mwatch.kube.access import Access, CallLimits
@@ -45,10 +45,10 @@ def gathered(ledger: Mapping[str, str]) -> JobFacts:
     """A gang of two; its second pod is on its way out, and nobody has said why."""
     pods = [body("train-0"), body("train-1", deleting=True)]
     known = {
-        f"{NAMESPACE}/pods": Said(200, {"items": pods}),
-        f"{NAMESPACE}/configmaps/mwatch-ledger": Said(200, {"data": ledger}),
+        f"{NAMESPACE}/pods": Reply(200, {"items": pods}),
+        f"{NAMESPACE}/configmaps/mwatch-ledger": Reply(200, {"data": ledger}),
     }
-    with fake_api(Said(404, {}), by_path=known) as api:
+    with fake_api(Reply(404, {}), by_path=known) as api:
         pool = urllib3.PoolManager()
         connection = Connection(api.address, pool, lambda: None, "ns")
         access = Access(connection, limits=CallLimits(call_seconds=5.0, tries=1))

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 
-class Said(NamedTuple):
+class Reply(NamedTuple):
     status: int
     body: Any = None
     headers: dict[str, str] | None = None
@@ -24,20 +24,20 @@ class Said(NamedTuple):
 
 
 class FakeApi:
-    def __init__(self, *answers: Said, by_path: Mapping[str, Said]) -> None:
+    def __init__(self, *answers: Reply, by_path: Mapping[str, Reply]) -> None:
         self.answers = list(answers)
         self.by_path = by_path
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
         self.address = ""
 
-    def next(self, path: str) -> Said:
+    def next(self, path: str) -> Reply:
         if (known := self.by_path.get(path.partition("?")[0])) is not None:
             return known
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
 
 
 @contextmanager
-def fake_api(*answers: Said, by_path: Mapping[str, Said] | None = None) -> Iterator[FakeApi]:
+def fake_api(*answers: Reply, by_path: Mapping[str, Reply] | None = None) -> Iterator[FakeApi]:
     """The last answer is given for ever; `by_path`: what comes before them all."""
     api = FakeApi(*answers, by_path=by_path or {})
 

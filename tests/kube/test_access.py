@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import urllib3
 
-from kube.fake_api import FakeApi, Said, fake_api
+from kube.fake_api import FakeApi, Reply, fake_api
 from mwatch.kube.access import Access, CallLimits, CallOutcome
 from mwatch.kube.connect import Connection
 from mwatch.kube.errors import KubeError, NoCredentials, NoPermission, Rejected, Unavailable
 from mwatch.kube.resources import NODES, PODS, PYTORCH_JOBS, STATEFUL_SETS
 from support.free_ports import free_port
 
-OK = Said(200, {"kind": "Pod"})
-BUSY = Said(503, {"message": "etcd is away"})
+OK = Reply(200, {"kind": "Pod"})
+BUSY = Reply(503, {"message": "etcd is away"})
 
 
 def client(api: FakeApi, waits: list[float] | None = None, **limits: float) -> Access:
@@ -35,8 +35,8 @@ def at(address: str, waits: list[float] | None = None, **limits: float) -> Acces
     return Access(connection, limits=settings, wait=waits.append, chance=lambda: 1.0)
 
 
-def status(code: int, text: str) -> Said:
-    return Said(code, {"kind": "Status", "message": text, "code": code})
+def status(code: int, text: str) -> Reply:
+    return Reply(code, {"kind": "Status", "message": text, "code": code})
 
 
 def test_paths_are_those_of_the_api() -> None:
@@ -49,7 +49,7 @@ def test_paths_are_those_of_the_api() -> None:
 
 def test_a_server_that_comes_back_is_asked_again_with_longer_waits() -> None:
     waits: list[float] = []
-    with fake_api(BUSY, Said(0, is_cut=True), BUSY, OK) as api:
+    with fake_api(BUSY, Reply(0, is_cut=True), BUSY, OK) as api:
         assert client(api, waits).get(PODS, "ns", "x").is_ok
         assert len(api.asked) == 4
         assert api.asked[0][2]["Authorization"] == "Bearer t0ken"
@@ -59,7 +59,7 @@ def test_a_server_that_comes_back_is_asked_again_with_longer_waits() -> None:
 def test_a_server_that_asks_for_time_gets_it() -> None:
     waits: list[float] = []
     told = {"Retry-After": "7"}
-    with fake_api(Said(429, {}, told), Said(429, {}, {"Retry-After": "9999"}), OK) as api:
+    with fake_api(Reply(429, {}, told), Reply(429, {}, {"Retry-After": "9999"}), OK) as api:
         assert client(api, waits).get(PODS, "ns", "x").is_ok
     assert waits == [7.0, 30.0]
 
@@ -138,7 +138,7 @@ def test_refusals_are_errors_of_one_line(code: int, error: type[KubeError], word
 
 
 def test_what_is_no_json_is_no_object() -> None:
-    with fake_api(Said(200, b"<html>a proxy</html>")) as api:
+    with fake_api(Reply(200, b"<html>a proxy</html>")) as api:
         assert client(api).get(PODS, "ns", "x").body == {}
 
 
@@ -153,5 +153,5 @@ def test_a_delete_names_the_uid_and_force_only_where_it_is_asked_for() -> None:
 
 
 def test_a_watch_that_breaks_is_unavailable(tmp_path: Path) -> None:
-    with fake_api(Said(0, is_cut=True)) as api, pytest.raises(Unavailable, match="broke"):
+    with fake_api(Reply(0, is_cut=True)) as api, pytest.raises(Unavailable, match="broke"):
         list(client(api).stream("/api/v1/pods", {"watch": "true"}, 1.0))

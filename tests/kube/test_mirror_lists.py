@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import urllib3
 
-from kube.fake_api import FakeApi, Said, fake_api
+from kube.fake_api import FakeApi, Reply, fake_api
 from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
 from mwatch.kube.mirror import Mirror
@@ -17,9 +17,9 @@ from mwatch.kube.resources import WORKLOADS
 from support.waiting import until
 
 
-def listed(*names: str) -> Said:
+def listed(*names: str) -> Reply:
     items = [{"metadata": {"name": each, "uid": each}} for each in names]
-    return Said(200, {"metadata": {"resourceVersion": "1"}, "items": items})
+    return Reply(200, {"metadata": {"resourceVersion": "1"}, "items": items})
 
 
 def follow(api: FakeApi, is_done: Callable[[Mirror[str]], object]) -> Mirror[str]:
@@ -45,7 +45,7 @@ def test_lists_follow_each_other_and_a_refusal_in_between_changes_nothing() -> N
 
 
 def test_a_refusal_is_reported_and_the_copy_stays() -> None:
-    with fake_api(listed("a"), Said(403, {"message": "forbidden"})) as api:
+    with fake_api(listed("a"), Reply(403, {"message": "forbidden"})) as api:
         mirror = follow(api, lambda mirror: mirror.status.problem)
     assert "forbidden" in mirror.status.problem
     assert mirror.objects() == ["a"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 import urllib3
 
-from kube.fake_api import FakeApi, Said, fake_api
+from kube.fake_api import FakeApi, Reply, fake_api
 from mwatch.kube.access import Access
 from mwatch.kube.connect import Connection
 from mwatch.kube.errors import NoPermission, Rejected, Unavailable
@@ -29,7 +29,7 @@ def lines(first: int, last: int) -> bytes:
 
 
 def test_a_page_of_a_pod_is_asked_for_by_its_port() -> None:
-    with fake_api(Said(200, {"version": 1})) as api:
+    with fake_api(Reply(200, {"version": 1})) as api:
         assert pod_page(access(api), "ns", "gpt-0", 9401, "/v1/snapshot", seconds=2.0) == {
             "version": 1
         }
@@ -43,16 +43,16 @@ def test_a_page_of_a_pod_is_asked_for_by_its_port() -> None:
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (Said(403, STATUS), NoPermission),
-        (Said(503, {"message": "no endpoints available"}), Unavailable),
-        (Said(404, {"message": "not found"}), Rejected),
-        (Said(400, {"message": "does not have a host assigned"}), Rejected),
-        (Said(200, b"<html>"), Rejected),
-        (Said(200, b"[1]"), Rejected),
-        (Said(200, None, None, True), Unavailable),
+        (Reply(403, STATUS), NoPermission),
+        (Reply(503, {"message": "no endpoints available"}), Unavailable),
+        (Reply(404, {"message": "not found"}), Rejected),
+        (Reply(400, {"message": "does not have a host assigned"}), Rejected),
+        (Reply(200, b"<html>"), Rejected),
+        (Reply(200, b"[1]"), Rejected),
+        (Reply(200, None, None, True), Unavailable),
     ],
 )
-def test_no_page_is_an_error_of_one_line_after_one_try(said: Said, error: type[Exception]) -> None:
+def test_no_page_is_an_error_of_one_line_after_one_try(said: Reply, error: type[Exception]) -> None:
     with fake_api(said) as api:
         with pytest.raises(error) as told:
             pod_page(access(api), "ns", "gpt-0", 9401, "/v1/snapshot", seconds=2.0)
@@ -61,7 +61,7 @@ def test_no_page_is_an_error_of_one_line_after_one_try(said: Said, error: type[E
 
 
 def test_a_short_log_is_read_with_one_question() -> None:
-    with fake_api(Said(200, lines(0, 3))) as api:
+    with fake_api(Reply(200, lines(0, 3))) as api:
         found = read_log(access(api), "ns", "gpt-0", "pytorch", seconds=2.0)
     assert (found.head, found.is_cut) == (lines(0, 3), False)
     ((_, path, _, _),) = api.asked
@@ -72,7 +72,7 @@ def test_a_long_log_is_its_beginning_and_its_end_without_a_line_twice() -> None:
     whole = lines(0, 4000)
     begin = whole[:HEAD_BYTES]
     known = begin.count(b"\n")
-    with fake_api(Said(200, begin), Said(200, lines(known - 5, 4000))) as api:
+    with fake_api(Reply(200, begin), Reply(200, lines(known - 5, 4000))) as api:
         found = read_log(access(api), "ns", "gpt-0", "pytorch", seconds=2.0, is_previous=True)
     assert found.head + found.tail == whole
     assert found.is_cut

@@ -93,8 +93,15 @@ def test_nobody_there_and_an_answer_that_does_not_end_are_told(pod: Pod) -> None
     with pytest.raises(NoAnswer, match="does not end"):
         get(pod.address, "/", "t", 0.5)
     assert time.monotonic() - began < 10
-    with pytest.raises(NoAnswer):
+    with pytest.raises(NoAnswer, match="Connection refused"):
         get(pod.address._replace(port=1), "/", "t", 0.5)
+
+    def hangs(request: BaseHTTPRequestHandler) -> None:
+        pod.ends.wait(1.0)
+
+    pod.answer = hangs
+    with pytest.raises(NoAnswer, match="timed out"):
+        get(pod.address, "/", "t", 0.2)
 
 
 def test_a_bundle_is_there_whole_or_not_at_all(pod: Pod, tmp_path: Path) -> None:

@@ -56,8 +56,6 @@ def _read_available(response: urllib3.BaseHTTPResponse, name: str) -> bytes:
 
 def reason(error: BaseException) -> str:
     """Why a request failed, in a few words: those of the operating system if it gave any."""
-    if isinstance(error, urllib3.exceptions.TimeoutError):
-        return "timed out"
     inside = (each for each in error.args if isinstance(each, BaseException))
     cause = error.__cause__ or next(inside, error)
     text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
