@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""JSON of pods, of the API server and of files that others write, with msgspec.
+"""JSON of pods, the API server and files of others, with msgspec.
 
-For deeply nested input msgspec raises RecursionError, and ValueError for all other invalid
-input. Both are one ValueError here, so that a hostile answer costs its reader one `except`.
-In encoding, numbers that JSON does not have become null, and half a character (a lone surrogate)
-is a UnicodeEncodeError.
+msgspec raises RecursionError for deeply nested input and ValueError for other invalid input; both
+are a ValueError here. Encoding turns NaN and infinity into null; a lone surrogate is a
+UnicodeEncodeError.
 """
 
 from __future__ import annotations
@@ -28,10 +27,8 @@ def decode(data: Buffer, kind: type[T], *, strict: bool = True) -> T: ...
 
 
 def decode(data: Buffer, kind: Any = Any, *, strict: bool = True) -> Any:
-    """A `kind`, else plain dicts, lists and values; ValueError for what is not of that shape.
-
-    Not `strict`: numbers may also be strings, as "nan" is in our JSON.
-    """
+    """Decode into `kind`, else into plain dicts, lists and values. Raises ValueError. Not `strict`:
+    numbers may also be strings, as "nan" is in our JSON."""
     try:
         return msgspec.json.decode(data, type=kind, strict=strict)
     except RecursionError:
@@ -39,17 +36,17 @@ def decode(data: Buffer, kind: Any = Any, *, strict: bool = True) -> Any:
 
 
 def encode(value: Any) -> bytes:
-    """Also of structs, dataclasses and enums, and of mappings that are no dicts."""
+    """Also encodes structs, dataclasses, enums and mappings that are not dicts."""
     return msgspec.json.encode(value, enc_hook=_builtin)
 
 
 def to_builtins(value: Any) -> Any:
-    """The same as plain dicts, lists and values."""
+    """Convert to plain dicts, lists and values; tuples stay tuples."""
     return msgspec.to_builtins(value, enc_hook=_builtin, str_keys=True)
 
 
 def _builtin(value: Any) -> Any:
-    """msgspec writes the built-in types themselves; ruamel.yaml's texts and numbers are others."""
+    """Convert subclasses of built-in types, such as ruamel.yaml's texts and numbers."""
     kinds: tuple[tuple[type, Any], ...] = ((Mapping, dict), (str, str), (int, int), (float, float))
     for kind, plain in kinds:
         if isinstance(value, kind):

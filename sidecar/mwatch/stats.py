@@ -12,7 +12,7 @@ MAD_TO_SIGMA = 1.4826  # of a normal distribution
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """By linear interpolation; ValueError of an empty sample."""
+    """Interpolate linearly; raises ValueError for an empty sample."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
@@ -27,7 +27,7 @@ def median(values: Iterable[float]) -> float:
 
 
 def spread(values: Iterable[float]) -> float:
-    """The median distance from the median, as a standard deviation."""
+    """Median distance from the median, as a standard deviation."""
     sample = list(values)
     middle = median(sample)
     return MAD_TO_SIGMA * median(abs(value - middle) for value in sample)

@@ -1,17 +1,17 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the fault catalogue: the packaged TOML files, then the user's own.
+"""Load the fault catalogue: the packaged TOML files, then the user's own.
 
-A user's entry replaces the packaged one of the same id. A bad entry is refused with one line,
-`FILE: line LINE: entry 'id': what is wrong; the fix`.
+A user's entry replaces the packaged one of the same id. An invalid entry is one line: `FILE: line
+LINE: entry 'id': what is wrong; the fix`.
 
-The packaged files get every check except that of their regular expressions: compiling some 300
-of them costs more than all the rest of the start of `mwatch parse`, and
-`tests/contract/test_catalogue_data.py` reads them with `patterns_too` once per change.
+The regular expressions of the packaged files are not compiled here: compiling some 300 of them
+costs more than the rest of the start of `mwatch parse`, and `tests/contract/test_catalogue_data.py`
+checks them with `patterns_too`.
 
-A regular expression is compiled twice: by `re` on one line, and by a block scanner over whole
-buffers, which knows no lookaround and no backreference and needs a literal to keep its speed. A
-pattern that is too broad is found by the examples and the list of ordinary lines, not here.
+A pattern is compiled twice: by `re` for one line, and by a block scanner for whole buffers, which
+has no lookaround and no backreferences and needs a literal to be fast. A pattern that is too broad
+is found by the examples and the list of ordinary lines, not here.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _Table = msgspec.defstruct(
     forbid_unknown_fields=True,
 )
 
-LEAST_LITERAL = 6  # shorter literals turn up all over an ordinary log
+LEAST_LITERAL = 6  # shorter literals are common in ordinary logs
 
 _KINDS = {
     "(?=": "a lookaround",
@@ -89,7 +89,7 @@ _KINDS = {
 
 
 def check_pattern(pattern: str) -> re.Pattern[str]:
-    """Compiles a pattern, or raises InputError with what is wrong and the fix."""
+    """Compile a pattern; raises InputError with the problem and the fix."""
     _refuse_constructs(pattern)
     try:
         with warnings.catch_warnings():
@@ -131,7 +131,7 @@ def _refuse_constructs(pattern: str) -> None:
 
 
 def tables(text: str, file: str) -> list[Any]:
-    """The `[[fault]]` tables of a file; InputError with its line when it has none."""
+    """The `[[fault]]` tables of a file; raises InputError with the line."""
     document = loader.parse_toml(text, file)
     found = document.pop("fault", [])
     if document:
@@ -147,7 +147,7 @@ def tables(text: str, file: str) -> list[Any]:
 
 
 def header_lines(text: str) -> Iterator[int]:
-    """The line of each `[[fault]]`; then 1 without end, for tables that are written inline."""
+    """The line of each `[[fault]]`; then 1 without end, for inline tables."""
     line, position = 1, 0
     for header in _HEADER.finditer(text):
         line += text.count("\n", position, header.start())
@@ -158,7 +158,7 @@ def header_lines(text: str) -> Iterator[int]:
 
 
 def load(extra: Sequence[Path] = ()) -> tuple[CatalogueEntry, ...]:
-    """The packaged catalogue with the entries of `extra` put over it; InputError when bad."""
+    """The packaged catalogue, overridden by the entries of `extra`. Raises InputError."""
     entries: dict[str, CatalogueEntry] = {}
     for file, text in packaged_files():
         _add(entries, read(text, file))
@@ -169,7 +169,7 @@ def load(extra: Sequence[Path] = ()) -> tuple[CatalogueEntry, ...]:
 
 
 def packaged_files() -> Iterator[tuple[str, str]]:
-    """Name and text of each TOML file that comes with mwatch."""
+    """Name and text of each packaged TOML file."""
     folder = resources.files("mwatch.catalogue")
     for item in sorted(folder.iterdir(), key=lambda item: item.name):
         if item.name.endswith(".toml"):
@@ -177,7 +177,6 @@ def packaged_files() -> Iterator[tuple[str, str]]:
 
 
 def read(text: str, file: str, *, patterns_too: bool = False) -> list[CatalogueEntry]:
-    """The entries of one file's text."""
     found: dict[str, CatalogueEntry] = {}
     for table, line in zip(tables(text, file), header_lines(text), strict=False):
         origin = f"{file}:{line}"
@@ -222,7 +221,7 @@ def _entry(table: Any, origin: str) -> CatalogueEntry:
 
 
 def _explain(table: dict[str, Any]) -> None:
-    """InputError for the first value that is wrong, with what was expected."""
+    """Raise InputError for the first invalid value, with what was expected."""
     for key, value in table.items():
         loader.checked(value, _ALL.get(key) or loader.unknown(key, _ALL), key)
     for key in _TYPES.keys() - table.keys():

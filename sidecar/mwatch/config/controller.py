@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a controller, given by flags when it is started."""
+"""Settings of a controller, from flags."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PollSeconds = Annotated[float, Meta(ge=1.0, le=60.0, description="1 to 60 second
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings:
-    namespace: str | None = None  # None: the one of the kubeconfig, or of the pod
+    namespace: str | None = None  # None: of the kubeconfig or the pod
     kubeconfig: str | None = None
     context: str | None = None
     port: Port = DEFAULT_PORT
     host: str = DEFAULT_HOST
-    policy: Path | None = None  # Thresholds of jobs that name no policy of their own
+    policy: Path | None = None  # thresholds of jobs without a policy of their own
     fleet: Path | None = None
     evidence: Path | None = None
     poll_seconds: PollSeconds = 5.0
@@ -33,7 +33,7 @@ class ControllerSettings:
     as_json: bool = False
 
     def checked(self) -> ControllerSettings:
-        """InputError for a flag that is out of its bounds."""
+        """Raises InputError for a flag out of bounds."""
         types = loader.hints_of(ControllerSettings)
         for name, flag in (("poll_seconds", "--poll"), ("port", "--port")):
             loader.checked(getattr(self, name), types[name], flag)

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the controller may do to all jobs of a namespace together: `mwatch controller --fleet FILE`.
+"""What the controller may do to the jobs of a namespace: `mwatch controller --fleet FILE`.
 
-TOML, with what differs from these values; times of maintenance are UTC. What a job's own policy
-allows is another matter (`model.settings`), and both must agree. A wrong key is refused by name.
+A TOML file with the values that differ; times of maintenance are UTC. A job's own policy
+(`model.settings`) must also allow an action. An unknown key is refused by name.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ TimeOfDay = Annotated[
 
 
 class MaintenanceWindow(Struct, frozen=True, forbid_unknown_fields=True):
-    """In it a stall may be the storage's or the network's own upkeep: nothing is restarted."""
+    """Time in which a stall may be maintenance of storage or network: nothing is restarted."""
 
     begin: TimeOfDay = field(name="from")
-    end: TimeOfDay = field(name="to")  # One that is not later than the begin is of the next day
+    end: TimeOfDay = field(name="to")  # not later than the begin: on the next day
     days: Annotated[
         frozenset[Day], Meta(min_length=1, description=f"some of {', '.join(DAYS)}")
     ] = frozenset(DAYS)
@@ -59,21 +59,21 @@ def _minutes(time: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    acting: bool = True  # The one switch of this file; `mwatch pause --all` is the other
+    acting: bool = True  # switch of this file; `mwatch pause --all` is the other
     max_restarts_at_once: Positive = 2
-    """Of whole gangs: a cluster that restarts everything at once recovers nothing."""
+    """Gangs restarted at the same time: a cluster that restarts everything recovers nothing."""
     recovery_seconds: Seconds = 900.0
-    """A restarted job counts among these until it trains again, for no longer than this."""
+    """How long a restarted job counts among these, unless it trains again before."""
     common_cause_seconds: Seconds = 120.0
-    """Jobs that stall within so long of each other may have one reason."""
+    """Jobs that stall within this time of each other may have a common cause."""
     common_cause_least: Positive = 2
     common_cause_share: Share = 0.3
-    """And so many of those that share a thing: two of fifty on one volume are chance."""
+    """Minimum share of the jobs with the shared resource: two of fifty are chance."""
     common_cause_hold_seconds: Seconds = 1800.0
-    """What has not healed by then rarely does: the jobs are restarted, some at a time."""
+    """A stall rarely recovers after this time: the jobs are then restarted, some at a time."""
     switch_labels: Annotated[tuple[str, ...], Meta(description="a list of labels")] = (
         "topology.kubernetes.io/rack",
-        # NVIDIA's topograph, under the names of its releases.
+        # NVIDIA's topograph, by the names of its releases.
         "network.topology.nvidia.com/accelerator",
         "network.topology.nvidia.com/block",
         "network.topology.nvidia.com/leaf",
@@ -83,7 +83,7 @@ class FleetSettings:
         "topology.k8s.aws/network-node-layer-3",
         "cloud.google.com/gce-topology-subblock",
     )
-    """Of nodes: those with the same value hang on the same switch or rack."""
+    """Node labels: nodes with the same value share a switch or rack."""
     maintenance: Annotated[
         tuple[MaintenanceWindow, ...],
         Meta(description='[[maintenance]] tables with days = ["sun"], from = "02:00", to and why'),
@@ -93,10 +93,9 @@ class FleetSettings:
     avoid_hours: Amount = 24.0
     in_place: bool = True
     rendezvous_wait_seconds: Seconds = 15.0
-    """After the last old process: a rendezvous keeps those it knew for so long."""
+    """After the last old process: how long a rendezvous remembers its members."""
     evidence_seconds: Seconds = 20.0
-    max_view_age_seconds: Seconds = 30.0
-    """Nothing is done about a job that was last seen longer ago."""
+    max_view_age_seconds: Seconds = 30.0  # no action on a job whose view is older
     workers: Positive = 4
 
     def maintained(self, now: float) -> MaintenanceWindow | None:
@@ -107,5 +106,5 @@ _OLD_KEYS = {"max_sight_seconds": "max_view_age_seconds"}
 
 
 def load(file: Path) -> FleetSettings:
-    """InputError where the file cannot be read, or has an invalid setting."""
+    """Raises InputError for an unreadable file or an invalid setting."""
     return loader.load(file, FleetSettings(), check="the path of --fleet", aliases=_OLD_KEYS)

@@ -1,13 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Load settings into a dataclass: from a TOML file, a variable or a flag, checked by msgspec.
+"""Load settings into a dataclass from a TOML file, a variable or a flag, checked by msgspec.
 
-The types of the dataclass say what is allowed: `msgspec.Meta` has the bounds, and its
-`description` is what a message says was expected. An unknown key is an error that names the
-nearest known one, so that a typing error never becomes a silent default. The loader cannot know
-whether a threshold is wise.
+The types of the dataclass define what is valid: `msgspec.Meta` has the bounds, and its
+`description` is the expectation in messages. An unknown key is an error that names the nearest
+known one, so a typing error never becomes a silent default. An example of a message:
 
-    policy.toml: line 7: invalid value for act.stall_factor: expected a number from 1 to 1e6, got 0
+`policy.toml: line 7: invalid value for act.stall_factor: expected a number from 1 to 1e6, got 0`
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _EXPECTED: dict[type, str] = {
     str: "a text in quotes",
     Path: "a path",
 }
-_FLAGS = {"yes": "true", "no": "false"}  # What msgspec does not read as a flag, and manifests have
+_FLAGS = {"yes": "true", "no": "false"}  # flags in manifests that msgspec does not read
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _HEADER = re.compile(r"\s*\[\[?([\w\s.\"'-]+)\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
@@ -46,18 +45,18 @@ _INSIDE = re.compile(r" - at `\$(.*)`$")
 def load(
     file: Path, usual: T, *, check: str = "the path", aliases: Mapping[str, str] | None = None
 ) -> T:
-    """`usual` with what the file names; InputError in one line. `check`: what to check where the
-    file cannot be read."""
+    """`usual` with the values of the file; raises InputError. `check` is the advice if the file
+    cannot be read."""
     return TomlSource(str(file), read_text(file, check), aliases=aliases or {}).applied(usual)
 
 
 def load_policy(file: Path | None) -> Settings:
-    """The thresholds of a policy file; None: the usual ones."""
+    """The thresholds of a policy file; None: the defaults."""
     return Settings() if file is None else load(file, Settings(), check="the path of --policy")
 
 
 def parse(text: str, usual: T, origin: str) -> T:
-    """The same of a text; `origin` names it in messages."""
+    """The same for a text; `origin` names it in messages."""
     return TomlSource(origin, text).applied(usual)
 
 
@@ -88,8 +87,8 @@ def parse_toml(text: str, origin: str) -> dict[str, Any]:
 
 
 def checked(value: Any, hint: Any, name: str, *, strict: bool = True) -> Any:
-    """`value` as the type `hint`; InputError that names it. Not `strict`: a text may stand for a
-    number or a flag, as in a variable."""
+    """Convert `value` to the type `hint`; raises InputError. Not `strict`: a text may be a number
+    or a flag, as in a variable."""
     if hint is bool and isinstance(value, str) and not strict:
         value = _FLAGS.get(value.lower(), value)
     try:
@@ -111,18 +110,18 @@ class TomlSource:
     """Keys of earlier releases at the top level, by their new names."""
 
     def applied(self, usual: T) -> T:
-        """`usual`, a dataclass, with what the text names."""
+        """`usual`, a dataclass, with the values of the text."""
         return self.section(parse_toml(self.text, self.origin), usual, "")
 
     def values(self, kind: type[Any]) -> dict[str, Any]:
-        """What the text names, by field of the dataclass `kind`."""
+        """The values of the text by field of the dataclass `kind`."""
         return self._values(parse_toml(self.text, self.origin), kind, None, "")
 
     def section(self, tree: Mapping[str, Any], usual: T, path: str) -> T:
         values = self._values(tree, type(usual), usual, path)
         try:
             return replace(usual, **values)  # type: ignore[type-var]
-        except ValueError as error:  # fields that do not fit together
+        except ValueError as error:  # fields that contradict each other
             raise InputError(f"{self._place(path[:-1])}: {path}{error}") from None
 
     def _values(self, tree: Mapping[str, Any], kind: Any, usual: Any, path: str) -> dict[str, Any]:
@@ -144,7 +143,7 @@ class TomlSource:
         return found
 
     def _place(self, name: str) -> str:
-        """The file and the line of a key, or of the table that holds it."""
+        """The file and the line of a key, or of the table around it."""
         section, best = "", 0
         for number, line in enumerate(self.text.split("\n"), 1):
             if header := _HEADER.match(line):
@@ -161,7 +160,7 @@ class TomlSource:
 
 
 def unknown(key: str, known: Iterable[str], path: str = "") -> Any:
-    """Raises InputError with the nearest known key."""
+    """Raise InputError with the nearest known key."""
     names = sorted(known)
     near = get_close_matches(key.lower().replace("-", "_"), names, n=1, cutoff=0.5)
     fix = f"did you mean {path}{near[0]}?" if near else f"known keys: {', '.join(names)}"
@@ -178,7 +177,7 @@ def _bare(name: str) -> str:
 
 
 def _path(kind: type[Any], value: Any) -> Any:
-    """Called by msgspec for what it does not know itself."""
+    """Convert a type that msgspec does not know."""
     if kind is Path and isinstance(value, str) and "\0" not in value:
         return Path(value).absolute()
     raise ValueError("no path")
@@ -201,7 +200,7 @@ def _parts(hint: Any) -> list[Any]:
 
 
 def _expected(hint: Any) -> str:
-    """In words; empty: only msgspec knows."""
+    """The expectation as text; empty: only msgspec knows."""
     parts = _parts(hint)
     for part in parts:
         if isinstance(part, msgspec.Meta) and part.description:

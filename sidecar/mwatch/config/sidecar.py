@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a sidecar: a file (TOML), overridden by the environment, overridden by flags.
+"""Settings of a sidecar: a TOML file, overridden by the environment, overridden by flags.
 
 All three have the same names: `port` in the file, MWATCH_PORT, --port. An unknown key of the file
-or an invalid value is refused by its name. Foreign variables are left alone; an empty one counts
-as not set, for manifests often leave one so.
+or an invalid value is refused by name. Other variables are ignored, and an empty one counts as not
+set, as manifests often have empty ones.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ Endpoint = Annotated[
 _REPLICA = re.compile(
     r"-(?:(?:master|worker|chief|launcher|ps|node|workers)-)?(?:\d+-)?\d+(?:-[a-z0-9]{5})?"
 )
-"""What operators put behind a job's name: `-worker-3`, JobSet's `-node-0-3-x7k2p`."""
+"""What operators append to a job's name: `-worker-3`, JobSet's `-node-0-3-x7k2p`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SidecarSettings:
     dir: Path
     run: Name
-    pod: Name  # Also the name of its stream
+    pod: Name  # also the name of its stream
     pod_uid: Name | None = None
     namespace: Name | None = None
     node: Name | None = None
-    host: str = DEFAULT_HOST  # All addresses of both families; without IPv6, those of IPv4
+    host: str = DEFAULT_HOST  # all addresses of IPv6 and IPv4; without IPv6, those of IPv4
     port: Port = DEFAULT_PORT
     save: Path | None = None
     policy: Path | None = None
     evidence: Path | None = None
     token_file: Path | None = None
-    mode: Literal["observe", "act"] | None = None  # Only reported: the controller acts
+    mode: Literal["observe", "act"] | None = None  # only reported: the controller acts
     otlp_endpoint: Endpoint | None = None
-    tensorboard: Path | None = None  # Event files that the trainer writes
-    tensorboard_notes: Path | None = None  # Where ours are written
+    tensorboard: Path | None = None  # event files of the trainer
+    tensorboard_notes: Path | None = None  # where mwatch writes its own
     json_logs: bool = False
-    until_final: bool = False  # End when the wrapper reports that no attempt follows in this pod
+    until_final: bool = False  # exit when the wrapper reports that no attempt follows in this pod
 
 
 _TYPES = loader.hints_of(SidecarSettings)
@@ -76,7 +76,7 @@ def resolve(
     *,
     hostname: Callable[[], str] = socket.gethostname,
 ) -> SidecarSettings:
-    """`flags` by the names of the fields, and `config`; None: not given. InputError in one line."""
+    """`flags` by field name, and `config`; None: not given. Raises InputError."""
     config = flags.get("config") or environ.get(CONFIG_VARIABLE) or None
     chosen: dict[str, Any] = {}
     if config is not None:
@@ -98,7 +98,7 @@ def _checked(name: str, value: Any, origin: str) -> Any:
 
 
 def run_of(pod: str) -> str:
-    """The name of the job that a pod is of, as operators name pods."""
+    """The job of a pod, by the way operators name pods."""
     return re.sub(_REPLICA.pattern + "$", "", pod) or pod
 
 

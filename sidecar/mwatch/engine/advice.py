@@ -25,7 +25,7 @@ from mwatch.model.observation import Observed
 
 class Advice(NamedTuple):
     step: str
-    runbook: str | None  # A page of `runbooks/`, without `.md`
+    runbook: str | None  # a page of `runbooks/`, without `.md`
 
 
 _BY_CAUSE: dict[Cause, Advice] = {
@@ -112,7 +112,7 @@ class Entry:
     iteration: int | None = None
     file: str | None = None
     line: int | None = None
-    until: float | None = None  # Of several that are told as one: the last
+    until: float | None = None  # the last of several that are one entry
     count: int = 1
 
 
@@ -130,7 +130,7 @@ class RunTimeline:
         return [*self._first, *self._last]
 
     def note(self, job: Job, observed: Observed) -> None:
-        """`job` knows of `observed` already."""
+        """`observed` is already folded into `job`."""
         at, _, what = observed
         if job.attempt.number != self._attempt:
             self._attempt = job.attempt.number
@@ -181,7 +181,7 @@ class RunTimeline:
             self._add(entry)
 
     def _repeated(self, entry: Entry) -> None:
-        """One entry for all of a kind that no other kind of news comes between."""
+        """Merge entries of one kind without another kind in between."""
         for known in reversed(self.entries[-2:]):
             if known.attempt != entry.attempt or known.kind not in ("save", "validation"):
                 break
@@ -200,7 +200,7 @@ class RunTimeline:
 
 
 def described(decision: Decision) -> str:
-    """What would have been done, in words."""
+    """The action that would have been taken, as text."""
     if decision.action is Action.RESTART:
         if decision.resume_from is None:
             return "would have restarted from the beginning"

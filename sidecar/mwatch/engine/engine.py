@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The core, wired: observations in, findings and one decision out.
+"""The core loop: observations in, findings and one decision out.
 
-`replay`, `run`, the sidecar, the controller and the simulator all drive this one loop: they
-`observe` what was seen, `evaluate` about once a second, and `record_action` when one was carried
-out (or, when only observing, would have been). It does no I/O and reads no clock itself.
+`replay`, `run`, the sidecar, the controller and the simulator all drive this loop: they `observe`,
+`evaluate` about once a second, and `record_action` when an action was carried out (or, when only
+observing, would have been). It does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ class Engine:
         self._incidents = IncidentLog()
         self._attempt = 0
         self._suspected: tuple[int, Quarantine | None] = (0, None)
-        """What was suspected before the newest rollback, and of which attempt that was."""
+        """Quarantine before the newest rollback, and its attempt."""
 
     @property
     def incidents(self) -> deque[Incident]:
-        """The oldest first, in a bounded number."""
+        """Oldest first; bounded."""
         return self._incidents.kept
 
     @property
     def incidents_over(self) -> Mapping[tuple[Cause, Action], int]:
-        """By cause and what was done: `mwatch_incidents_total`."""
+        """By cause and action: `mwatch_incidents_total`."""
         return self._incidents.over
 
     @property
     def awaits_progress(self) -> bool:
-        """An incident waits for the first iteration that no attempt had reached before."""
+        """Whether an incident waits for the first iteration beyond all earlier attempts."""
         return self._incidents.awaits_progress
 
     def incident_of(self, decision: Decision) -> Incident | None:
@@ -75,8 +75,8 @@ class Engine:
             self._incidents.progressed(self.job.attempt, observed.at)
 
     def evaluate(self, now: float, besides: Sequence[Finding] = ()) -> Assessment:
-        """`besides`: what is known otherwise, such as by Kubernetes. A cause outside the job
-        explains its silence, and takes the place of it."""
+        """`besides`: findings from elsewhere, such as Kubernetes. A cause outside the job explains
+        its silence, and replaces that finding."""
         job = self.job
         job.now = max(job.now, now)
         self._close_old()
@@ -89,7 +89,7 @@ class Engine:
         return Assessment(job.now, tuple(findings), decision)
 
     def preview(self, at: float) -> Assessment:
-        """What a look at `at` would say, if nothing came until then; changes nothing."""
+        """Return the assessment at `at` if nothing comes until then; changes nothing."""
         job = self.job
         before, job.now = job.now, max(job.now, at)
         try:
@@ -100,8 +100,8 @@ class Engine:
         return Assessment(at, tuple(findings), decision)
 
     def record_action(self, decision: Decision, at: float, *, is_carried_out: bool = True) -> None:
-        """The attempt that `decision` is about has its one action. False: mwatch only observes,
-        and would have acted at `at`."""
+        """Record the one action on the attempt of `decision`. Not carried out: mwatch only
+        observes, and would have acted at `at`."""
         if self.record.of_attempt(decision.attempt) is not None:
             return
         job = self.job
@@ -115,7 +115,7 @@ class Engine:
         )
 
     def revert_action(self, act: Act) -> None:
-        """It was not carried out after all: what it gave up is as good as it was before."""
+        """Undo the rollback of an action that was not carried out after all."""
         self.record.acts.remove(act)
         self._incidents.reverted(act)
         if act.quarantine_from is None:
@@ -132,7 +132,7 @@ class Engine:
                 known.is_abandoned = timeline.is_abandoned(number, known.made_at)
 
     def _with_memory(self, finding: Finding) -> Finding:
-        """Of bad numbers a detector sees the newest lines only: what began before, began then."""
+        """A detector of bad numbers sees the newest lines only: keep the earliest begin."""
         if RULES[finding.cause].resume is not Resume.BEFORE_BAD:
             return finding
         known = self._incidents.symptom(self.job.attempt.number, finding)
@@ -150,13 +150,13 @@ class Engine:
             self._distrust(symptom.finding)
 
     def _finish_rollback(self, act: Act | None) -> None:
-        """A save that was under way may have ended between the action and the last breath."""
+        """A save that was under way may have ended between the action and the exit."""
         if act is not None and act.quarantine_from is not None:
             at, to = self.job.attempt.started_at, act.quarantine_from - 1
             self._give_up(at, to, act.first_bad, "saved while the restart was under way")
 
     def _distrust(self, finding: Finding) -> None:
-        """The attempt ended with bad numbers: what it saved since they went bad is poisoned."""
+        """The attempt ended with bad numbers: its checkpoints since then are not to be trusted."""
         bad = finding.since_iteration
         is_bad = RULES[finding.cause].resume is Resume.BEFORE_BAD
         if not is_bad or finding.severity is not Severity.CRITICAL or bad is None:
@@ -164,7 +164,7 @@ class Engine:
         self._give_up(self.job.attempt.started_at, bad - 1, bad, finding.summary)
 
     def _give_up(self, at: float, to: int, first_bad: int | None, reason: str) -> None:
-        """What was written above iteration `to` before `at` is of a line nobody continues."""
+        """Abandon what was written above iteration `to` before `at`."""
         timeline = self.job.timeline
         timeline.roll_back(Rollback(at, to, first_bad, reason))
         for number, known in self.job.checkpoints.items():

@@ -41,47 +41,45 @@ _MAX_BEHIND = 64
 SILENCE = frozenset({"stalled", "rank_silent"})
 DEATH = frozenset({"crashed", "finished_early"})
 _STOPPED = frozenset({Cause.KILLED, Cause.FINISHED_EARLY})
-"""How a job ends that a person or a controller stops."""
+"""How a job ends when a person or a controller stops it."""
 
 Key = tuple[int, str, Cause]
 
 
 @dataclass(slots=True)
 class Symptom:
-    """What one detector found of an incident."""
+    """The findings of one detector in an incident."""
 
-    finding: Finding  # The newest
+    finding: Finding  # the newest
     detected_at: float
-    since: float  # When it was found this time
+    since: float  # when it was found this time
     closed_at: float | None = None
     times: int = 1
 
 
 @dataclass(slots=True)
 class Incident:
-    """One thing that went wrong in one attempt, however many detectors found it, and how often."""
+    """One problem in one attempt, however many detectors found it."""
 
-    number: int  # From 1, in the order of their detection
-    id: str  # The name of its folder; of the cause that it was first found with
+    number: int  # from 1, in the order of detection
+    id: str  # the name of its folder; of its first cause
     attempt: int
     detected_at: float
-    symptoms: list[Symptom]  # At least one: one for each detector and cause, the first found first
-    fault_at: float | None = None  # The first bad sign
-    decision: Decision | None = None  # The newest that rests on it, or the one that was acted on
+    symptoms: list[Symptom]  # one for each detector and cause, in the order of detection
+    fault_at: float | None = None  # the first bad sign
+    decision: Decision | None = None  # the newest for it, or the one that was acted on
     decided_at: float | None = None
     acted_at: float | None = None
-    is_carried_out: bool = False  # False: mwatch has not acted, or only observes and would have
-    reached: int | None = None
-    """The iteration that its attempt had reached, once it was acted on or the attempt ended."""
-    first_new_at: float | None = None  # A later attempt has passed `reached`, with good numbers
+    is_carried_out: bool = False  # False: no action, or mwatch only observes
+    reached: int | None = None  # the iteration of its attempt when it was acted on or ended
+    first_new_at: float | None = None  # a later attempt has passed `reached`, with good numbers
     awaits_recovery: bool = False
-    """Its attempt has ended, by it or by the action, and training is not yet past `reached`."""
+    """Whether its attempt has ended and training is not past `reached` yet."""
     is_over: bool = False
 
     @property
     def lead(self) -> Symptom:
-        """What an action was decided for, else a death, else what a decision rests on, else what
-        was found first."""
+        """The finding of an action, else a death, else that of a decision, else the first."""
         finding = self.decision.finding if self.decision is not None else None
 
         def rank(symptom: Symptom) -> tuple[bool, bool, bool]:
@@ -101,13 +99,13 @@ class Incident:
 
     @property
     def action(self) -> Action:
-        """What was done, or would have been."""
+        """The action that was or would have been taken."""
         is_acted = self.decision is not None and self.acted_at is not None
         return self.decision.action if self.decision is not None and is_acted else Action.NONE
 
     @property
     def is_decisive(self) -> bool:
-        """It was acted on, or an action for it was due."""
+        """Whether it was acted on, or an action was due."""
         decision = self.decision
         return self.acted_at is not None or (
             decision is not None and decision.action is not Action.NONE
@@ -115,7 +113,7 @@ class Incident:
 
     @property
     def closed_at(self) -> float | None:
-        """When the last detector stopped finding it; None: one still does."""
+        """When the last detector stopped finding it; None: it is still found."""
         moments = [each.closed_at for each in self.symptoms]
         ended = [each for each in moments if each is not None]
         return max(ended) if len(ended) == len(moments) else None
@@ -137,7 +135,7 @@ class Incident:
     def record(
         self, run: str, *, world_size: int | None, evidence: SavedEvidence | None = None
     ) -> IncidentRecord:
-        """As it is written to its file."""
+        """The record for its file."""
         about = describe(
             self.id, run, self.finding, self.decision,
             attempt=self.attempt, is_act=self.is_carried_out,
@@ -149,9 +147,9 @@ class Incident:
         return replace(whole, evidence=evidence)
 
     def add(self, finding: Finding, at: float) -> Symptom:
-        """Found for the first time, or again."""
+        """A finding is new, or back."""
         if self.acted_at is None and self.closed_at is not None:
-            self.decided_at = None  # that decision fell with the findings it rested on
+            self.decided_at = None  # that decision ended with its findings
         for known in self.symptoms:
             if _is_same(known.finding, finding):
                 known.since, known.closed_at, known.times = at, None, known.times + 1
@@ -172,16 +170,15 @@ class IncidentLog:
 
     def __init__(self) -> None:
         self.kept: deque[Incident] = deque(maxlen=MAX_INCIDENTS)
-        """The oldest first."""
+        """Oldest first."""
         self.over: Counter[tuple[Cause, Action]] = Counter()
         """`mwatch_incidents_total`."""
         self._open: dict[Key, tuple[Incident, Symptom]] = {}
         self._current: list[Incident] = []
-        """Those that are not over."""
         self._behind: deque[Incident] = deque()
-        """Of attempts that ended: training is not yet past what they had reached."""
+        """Of ended attempts: training is not past their furthest iteration yet."""
         self._passed: dict[int, float] = {}
-        """By number: when training passed that, if its numbers are found to be good."""
+        """By number: when training passed that, if its numbers turn out to be good."""
         self._carried_out: int | None = None
         """The newest attempt that was ended by an action."""
         self._number = 0
@@ -191,12 +188,12 @@ class IncidentLog:
         return bool(self._behind)
 
     def symptom(self, attempt: int, finding: Finding) -> Symptom | None:
-        """What is open of that detector and cause."""
+        """The open symptom of a detector and cause."""
         opened = self._open.get((attempt, finding.detector, finding.cause))
         return None if opened is None else opened[1]
 
     def about(self, decision: Decision) -> Incident | None:
-        """The incident that a decision is about."""
+        """The incident of a decision."""
         finding = decision.finding
         if finding is not None:
             opened = self._open.get((decision.attempt, finding.detector, finding.cause))
@@ -212,7 +209,7 @@ class IncidentLog:
         )
 
     def update(self, job: Job, findings: Iterable[Finding], decision: Decision) -> None:
-        """`findings` are all of this moment."""
+        """`findings` are all at this moment."""
         now, number = job.now, job.attempt.number
         self._settle(job)
         seen = set()
@@ -231,7 +228,7 @@ class IncidentLog:
         self._recover()
 
     def end_attempt(self, job: Job) -> list[Symptom]:
-        """Another attempt has begun, and nothing open survives; returns what was."""
+        """Close all incidents as another attempt begins; returns those that were open."""
         number, at = job.attempt.number, job.attempt.started_at
         closed = []
         for key in [key for key in self._open if key[0] != number]:
@@ -274,7 +271,7 @@ class IncidentLog:
         attempt = job.attempt.number
         incident = self._home(job, finding, decision)
         if incident is None and self._carried_out == attempt:
-            return None  # follows from an action that no incident asked for
+            return None  # follows from an action without an incident
         if incident is None:
             self._number += 1
             taken = {each.id for each in self.kept}
@@ -287,7 +284,7 @@ class IncidentLog:
         return incident, incident.add(finding, job.now)
 
     def _home(self, job: Job, finding: Finding, decision: Decision) -> Incident | None:
-        """The known incident that a new finding belongs to, by the rules of the module."""
+        """The open incident of a new finding, by the rules of the module."""
         attempt, now = job.attempt, job.now
         known = [each for each in reversed(self._current) if each.attempt == attempt.number]
         same = next((each for each in known if each.has_cause(finding.cause)), None)
@@ -348,7 +345,7 @@ class IncidentLog:
         self._behind.append(incident)
 
     def _recover(self) -> None:
-        """Iterations with bad numbers lead nowhere."""
+        """Iterations with bad numbers are not progress."""
         if self._passed and not any(
             RULES[key[2]].resume is Resume.BEFORE_BAD for key in self._open
         ):
@@ -363,7 +360,7 @@ def _is_same(one: Finding, other: Finding) -> bool:
 
 
 def _stop_kind(finding: Finding) -> str | None:
-    """Signs that training stands still."""
+    """Whether the finding is a sign that training stands still."""
     if RULES[finding.cause].explains_all:
         return "outside"
     if finding.detector in DEATH:

@@ -1,16 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How a job's gang is restarted, or why it must not be: a pure decision over what is known.
+"""Choose how to restart a job's gang, or refuse: a pure decision on known facts.
 
-The traps it goes around: a PyTorchJob with `Never` fails when a pod is being deleted, with
-`ExitCode` when such a pod leaves with a code below 128, with a `backoffLimit` when pods fail
-anew, and succeeds when its master leaves with 0; a Job counts each deleted pod as failed; Kueue
-owns `suspend` of what is in its queues; HyperPod replaces nodes and pods by itself.
+Cases it handles: a PyTorchJob with `Never` fails when a pod is deleted, with `ExitCode` when such a
+pod exits with a code below 128, with a `backoffLimit` when pods fail again, and succeeds when its
+master exits with 0; a Job counts each deleted pod as failed; Kueue owns `suspend` of queued jobs;
+HyperPod replaces nodes and pods by itself.
 
-Whether a new gang would find room: quota of the namespace, and nodes that take its pods.
-
-Pure. What other namespaces' pods use of a node is not seen, so enough nodes are a condition
-and no promise.
+It also checks whether a new gang fits: quota of the namespace, and nodes for its pods. Pods of
+other namespaces are not visible, so enough nodes are necessary but not sufficient.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ _SLACK = 1e-6
 
 
 def quota_lacks(job: KubeJob, pods: Sequence[KubePod], quotas: Iterable[KubeQuota]) -> str:
-    """What there is no room for once the old pods are gone; empty: there is."""
+    """Resources that are short once the old pods are gone; empty: none."""
     wanted = total(
         {**_charged(group.requests), "pods": 1.0} for group in job.groups for _ in range(group.pods)
     )
@@ -45,7 +43,7 @@ def quota_lacks(job: KubeJob, pods: Sequence[KubePod], quotas: Iterable[KubeQuot
     for quota in quotas:
         if like is not None and not all(_covers(scope, like) for scope in quota.scopes):
             continue
-        # Pods that have ended are not counted in what is used, except as objects.
+        # Ended pods count only as objects.
         freed = total({**_charged(pod.requests), "pods": 1.0} for pod in pods if not pod.is_over)
         for name, hard in quota.hard.items():
             needs = _amount(wanted, name)
@@ -56,7 +54,7 @@ def quota_lacks(job: KubeJob, pods: Sequence[KubePod], quotas: Iterable[KubeQuot
 
 
 def nodes_lack(job: KubeJob, nodes: Collection[KubeNode], avoid: frozenset[str]) -> str:
-    """Why the pods cannot all be placed; empty: they may. `avoid`: nodes that are left out."""
+    """Why the pods cannot all be placed; empty: they may. `avoid`: nodes to leave out."""
     free = {node.name: dict(node.allocatable) for node in nodes if node.name not in avoid}
     known = {node.name: node for node in nodes}
     groups = sorted(job.groups, key=lambda group: -max(group.requests.values(), default=0.0))
@@ -85,7 +83,7 @@ def _amount(amounts: Mapping[str, float], name: str) -> float:
 
 
 def _covers(scope: ScopeRule, pod: KubePod) -> bool:
-    """Whether a quota of that scope counts such a pod; one we do not know is taken to."""
+    """Whether a quota of that scope counts such a pod; an unknown scope does."""
     if scope.scope == "Terminating":
         return pod.has_deadline
     if scope.scope == "NotTerminating":
@@ -123,26 +121,26 @@ OUR_OWN = (
     "kubernetes.io/job-controller",
     "", "kubeflow.org/training-operator", "jobset.sigs.k8s.io/jobset-controller",
            "trainer.kubeflow.org/trainjob-controller")  # fmt: skip
-"""Values of `managedBy` that leave the job to the controller of this cluster."""
+"""Values of `managedBy` that leave the job to this cluster's controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class GangFacts:
-    """Read for this decision, not long ago."""
+    """Facts read recently, for this decision."""
 
     pods: tuple[KubePod, ...]
     view_age_seconds: float | None
-    nodes: tuple[KubeNode, ...] | None = None  # None: we have no right to see them
+    nodes: tuple[KubeNode, ...] | None = None  # None: not readable
     quotas: tuple[KubeQuota, ...] | None = None
     workload: KubeWorkload | None = None
-    can_in_place: bool = False  # Every pod's wrapper has said that it would
-    avoid: frozenset[str] = frozenset()  # Nodes that the new gang shall not be on
-    is_asked: bool = False  # By a person, who may also restart a job that mwatch only observes
-    blamed: str = ""  # UID of the pod to blame, where one is
+    can_in_place: bool = False  # every wrapper offers it
+    avoid: frozenset[str] = frozenset()  # nodes that the new gang must not use
+    is_asked: bool = False  # by a person, who may also restart a job that mwatch only observes
+    blamed: str = ""  # UID of the pod to blame, if known
     unused: frozenset[str] = frozenset()
-    """Names of pods that came later, and wait for their first attempt: they can stay."""
+    """Names of newer pods that wait for their first attempt: they can stay."""
     max_view_age_seconds: float = 30.0
-    now: float = 0.0  # Seconds since 1970: a pause may have ended
+    now: float = 0.0  # seconds since 1970: a pause may have ended
 
 
 def plan(job: KubeJob, facts: GangFacts) -> GangPlan | GangRefusal:
@@ -150,7 +148,7 @@ def plan(job: KubeJob, facts: GangFacts) -> GangPlan | GangRefusal:
         if (refusal := check(job, facts)) is not None:
             return refusal
     if _is_new(facts):
-        # Nobody of the gang that was judged is left: the new one only has to be told its attempt.
+        # None of the judged gang is left: the new one only needs its attempt number.
         note = "all its pods are new already: none is deleted"
         return GangPlan(
             Method.DELETE_PODS, job.kind, job.namespace, job.name, job.uid, (), notes=(note,)
@@ -172,7 +170,7 @@ def plan(job: KubeJob, facts: GangFacts) -> GangPlan | GangRefusal:
 
 
 def may_stop(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
-    """Why a job must not be stopped; None: it may be, whatever is left of its pods."""
+    """Why a job must not be stopped; None: it may be."""
     age = facts.view_age_seconds
     if age is None or age > facts.max_view_age_seconds:
         return GangRefusal(Reason.STALE_VIEW, "the cluster was not seen lately")
@@ -196,8 +194,8 @@ def _may(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
 
 
 def _counts(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
-    """Wrappers that observe ask for no attempt: each gang is attempt 1 again, and a later incident
-    could not be told from the one that was acted on."""
+    """Wrappers that observe request no attempt: each gang is attempt 1 again, and a later incident
+    would look like the one that was acted on."""
     if facts.is_asked or not wrappers_observe(job):
         return None
     return GangRefusal(Reason.WRAPPERS_OBSERVE, "its pods were made to observe (MWATCH_MODE in "
@@ -215,7 +213,7 @@ def _sees(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
 
 
 def _alone(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
-    """HyperPod's auto-resume deletes pods too, when it replaces a node."""
+    """HyperPod's auto-resume also deletes pods, when it replaces a node."""
     if job.annotations.get(HYPERPOD_RESUME) != "true":
         return None
     if facts.nodes is None:
@@ -251,26 +249,26 @@ def _room(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
 
 
 def _is_new(facts: GangFacts) -> bool:
-    """No pod of it has run anything. A person who asks means these."""
+    """None of its pods has run anything. A person's request means these pods."""
     return not facts.is_asked and all(
         pod.phase == "Pending" and not pod.is_deleting for pod in facts.pods
     )
 
 
 def _in_place(job: KubeJob, facts: GangFacts) -> bool:
-    """Only where every pod is there, and can be kept."""
+    """Only if every pod exists and can be kept."""
     if not facts.can_in_place or len(facts.pods) < job.pods_wanted:
         return False
     return len(_keepable(facts)) == len(facts.pods)
 
 
 def _staying(facts: GangFacts) -> frozenset[str]:
-    """UIDs of pods that need not be replaced: nothing of the old attempt is in them."""
+    """UIDs of pods that need no replacement: they hold nothing of the old attempt."""
     return frozenset(pod.uid for pod in _keepable(facts) if pod.name in facts.unused)
 
 
 def _keepable(facts: GangFacts) -> list[KubePod]:
-    """Pods that run, each on a node that may be kept."""
+    """Running pods on nodes that may be kept."""
     bad = {node.name for node in facts.nodes or () if not node.is_ready or node.is_replaced}
     bad |= facts.avoid
     return [
@@ -297,19 +295,19 @@ def _pytorch_job(job: KubeJob, facts: GangFacts) -> Method | GangRefusal:
 
 
 def _is_strict(job: KubeJob) -> bool:
-    """Whether a pod that is deleted fails the job."""
+    """Whether a deleted pod fails the job."""
     policies = {group.restart_policy for group in job.groups}
     return "Never" in policies or ("ExitCode" in policies and not _maps_codes(job))
 
 
 def _maps_codes(job: KubeJob) -> bool:
-    """Whether a trainer's end by SIGTERM is 143 for sure: torchrun makes a 1 of it, and Megatron's
-    own handler a 0, which the operator takes for the success of the whole job."""
+    """Whether a trainer's end by SIGTERM is surely 143: torchrun makes it 1, and Megatron's own
+    handler 0, which the operator takes for the success of the whole job."""
     return INJECTED in job.annotations and job.mode == "act"
 
 
 def _batch_job(job: KubeJob, facts: GangFacts) -> Method | GangRefusal:
-    """Pods that a suspended Job takes away are not counted as failed; deleted ones are."""
+    """Pods removed by suspending a Job do not count as failed; deleted ones do."""
     if not job.queue:
         return Method.SUSPEND_RESUME
     limit = job.backoff_limit or 0
@@ -325,7 +323,7 @@ def _batch_job(job: KubeJob, facts: GangFacts) -> Method | GangRefusal:
 def _job_set(job: KubeJob, facts: GangFacts) -> Method | GangRefusal:
     if _restarts_all(job):
         return Method.FAIL_ONE
-    # One deleted pod counts as one failure of its Job; the Jobs of a part share its limit.
+    # A deleted pod counts as one failure of its Job; the Jobs of a part share its limit.
     if all(
         _pods_per_job(group.pods, group.jobs) <= (group.backoff_limit or 0) for group in job.groups
     ):
@@ -337,7 +335,7 @@ def _job_set(job: KubeJob, facts: GangFacts) -> Method | GangRefusal:
 
 
 def _restarts_all(job: KubeJob) -> bool:
-    """Whether one failed pod makes the JobSet start all of itself anew."""
+    """Whether one failed pod makes the JobSet restart as a whole."""
     policy = job.failure_policy
     if policy is None or any(group.backoff_limit != 0 for group in job.groups):
         return False
@@ -349,7 +347,7 @@ def _restarts_all(job: KubeJob) -> bool:
 
 
 def _action(job: KubeJob, part: str) -> str:
-    """Of the first rule that takes a Job of that part which went over its backoffLimit."""
+    """Action of the first rule for a Job of that part over its backoffLimit."""
     assert job.failure_policy is not None
     for rule in job.failure_policy.rules:
         of_part = not rule.parts or part in rule.parts
@@ -377,7 +375,7 @@ _OTHER_WAYS: dict[JobKind, Callable[[KubeJob, GangFacts], Method | GangRefusal]]
 
 
 def _first(facts: GangFacts) -> str:
-    """The one to blame, else any that can be told to end."""
+    """The culprit, else any pod that can be ended."""
     uids = [pod.uid for pod in facts.pods if not pod.is_over and not pod.is_deleting]
     uids = uids or [pod.uid for pod in facts.pods]
     return facts.blamed if facts.blamed in uids else uids[0]

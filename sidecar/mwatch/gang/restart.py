@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""All pods of a job are ended, so that its controller makes a new gang: one bounded step.
+"""End all pods of a job so that its controller makes a new gang, as one bounded step.
 
 The record of the step is in the ledger before the first delete. Each delete names a UID of that
-record, so neither a retry nor another controller that takes the step up can reach the new gang.
-Called again, `advance` goes on where the cluster is: what is gone is not deleted twice. Pods on
-a node that has been away for long are removed without waiting for it, which cannot end what may
-still run there: the attempt number on the checkpoint volume does that.
+record, so neither a retry nor another controller can touch the new gang. `advance` continues from
+the state of the cluster: what is gone is not deleted twice. Pods on a node that is lost for long
+are removed without waiting for it, which does not end what may still run there: the attempt number
+on the checkpoint volume does that.
 """
 
 from __future__ import annotations
@@ -35,28 +35,28 @@ from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState, c
 @dataclass(frozen=True, slots=True)
 class GangLimits:
     deletes_at_once: int = 16
-    lost_node_seconds: float = 300.0  # A node that is NotReady for so long is taken for gone
+    lost_node_seconds: float = 300.0  # after this time a NotReady node counts as lost
     fail_one_seconds: float = 60.0
-    """A JobSet that has not begun to take its pods away by then is not going to."""
-    look_seconds: float = 1.0  # Between two looks at what is left; then longer and longer
+    """A JobSet that has not begun to remove its pods by then will not."""
+    look_seconds: float = 1.0  # between two polls of the remaining pods; increases
     longest_look_seconds: float = 5.0
 
 
 class GangProgress(StrEnum):
     DONE = "done"
-    WAITING = "waiting"  # For old pods to be gone; call again
-    NOT_LEADER = "not-leader"  # Another one goes on with it
+    WAITING = "waiting"  # old pods still exist; call again
+    NOT_LEADER = "not-leader"  # another controller continues
 
 
 class Advance(NamedTuple):
     progress: GangProgress
-    left: int  # Old pods that are still there
-    deleted: int  # By this call
+    left: int  # old pods that still exist
+    deleted: int  # by this call
     text: str = ""
 
 
 class AlreadyUnderWay(Exception):
-    """This job's gang is being restarted; the step is to be advanced, not begun again."""
+    """This job's gang is being restarted: advance that step instead of beginning one."""
 
     def __init__(self, step: GangStep) -> None:
         super().__init__(f"{step.key} is being restarted: {step.id}")
@@ -78,7 +78,7 @@ class GangRestart:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`may_act`: asked before each change of the cluster (the Lease)."""
+        """`may_act` is called before each change of the cluster (the Lease)."""
         self._access = access
         self._ledger = ledger
         self._may_act = may_act
@@ -95,9 +95,8 @@ class GangRestart:
         at: float,
         also: Callable[[JobEntry], JobEntry] = lambda entry: entry,
     ) -> GangStep:
-        """Writes down what is meant; nothing is deleted yet. AlreadyUnderWay where another step
-        of this job is not done; a step of the same id is given back as it is. `also`: what else
-        of the job's entry changes with it, in the same write."""
+        """Write the step to the ledger; nothing is deleted yet. A step of the same id is returned
+        unchanged. `also` changes the job's entry in the same write. Raises AlreadyUnderWay."""
         step = step_of(plan, id=id, attempt=attempt, at=at)
         key = ledger_key(plan.kind, plan.name)
 
@@ -117,7 +116,7 @@ class GangRestart:
         return self._ledger.change(change).of(key).step or step
 
     def instead(self, step: GangStep, plan: GangPlan) -> GangStep:
-        """The same step in another way, where the first one did not do."""
+        """Continue the step by another method."""
         return self._moved(
             step,
             RestartEvent.REPLANNED,
@@ -127,14 +126,14 @@ class GangRestart:
         )
 
     def done(self, step: GangStep, outcome: str) -> GangStep:
-        """The old gang is gone, or nothing is left to do to it. As it is written."""
+        """Record that the old gang is gone, or that nothing is left to do."""
         return self._recorded(step, lambda entry: entry.cleared(outcome))
 
     def advance(
         self, step: GangStep, *, seconds: float, now: float, nodes: Iterable[KubeNode] | None = None
     ) -> Advance:
-        """For at most about `seconds`. `now`: seconds since 1970, to judge the age of nodes.
-        KubeError where the cluster cannot be seen: to be called again, as it is."""
+        """Work for at most about `seconds`. `now` is seconds since 1970, to judge the age of nodes.
+        Raises KubeError: call again."""
         if not RULES[step.state].may_delete:
             return Advance(GangProgress.DONE, 0, 0, step.outcome)
         began, deleted = self._clock(), 0
@@ -171,7 +170,7 @@ class GangRestart:
             return sum(pool.map(lambda pod: self._delete_one(pod, lost), pods))
 
     def _delete_one(self, pod: KubePod, lost: frozenset[str]) -> bool:
-        """False: it was not ours to delete any more, or the next look finds it again."""
+        """False: not deleted; the next poll finds it again."""
         if not self._may_act():
             return False
         grace = 0 if pod.node in lost else None
@@ -184,7 +183,7 @@ class GangRestart:
         return answer.outcome is CallOutcome.OK
 
     def _outcome(self, step: GangStep, job: KubeJob) -> str | None:
-        """Of a step whose pods are gone; None: the job changed just now, look again."""
+        """Finish a step whose pods are gone; None: the job changed, try again."""
         if step.way is Method.SUSPEND_RESUME:
             return resume(self._access, step, job)
         return f"all {len(step.uids)} pods are gone"
@@ -200,8 +199,8 @@ class GangRestart:
         return self._recorded(step, change)
 
     def _recorded(self, step: GangStep, change: Callable[[JobEntry], JobEntry]) -> GangStep:
-        """As it is written. Only over itself: a later step of the job is not touched. Where the
-        ledger was lost, as it would have been written."""
+        """Return the step as written. A later step of the job is not touched. If the ledger was
+        lost, return it as it would have been."""
         key = ledger_key(step.kind, step.name)
 
         def changed(book: LedgerData) -> LedgerData:
@@ -228,9 +227,9 @@ class GangRestart:
 def _due(
     step: GangStep, left: Iterable[KubePod], lost: frozenset[str], is_late: bool
 ) -> list[KubePod]:
-    """Which of the old pods this call has to delete."""
+    """The old pods that this call must delete."""
     if step.way is Method.SUSPEND_RESUME:
-        # The job's own controller takes them away; a lost node never says that it did.
+        # The job's own controller removes them; a lost node never confirms it.
         return [pod for pod in left if pod.node in lost and pod.is_deleting]
     if step.way is Method.FAIL_ONE and not is_late:
         wanted = [pod for pod in left if pod.uid == step.first or pod.node in lost]

@@ -1,12 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Suspend and resume a job: to restart its gang cleanly, or to stop it until a person looks.
+"""Suspend and resume a job, to restart its gang cleanly or to stop it until a person has looked.
 
-Each kind has its own field. Kueue owns `suspend` of the jobs in its queues, so there the
-Workload is made inactive; a StatefulSet has no such field, so it gets no replicas and an
-annotation keeps how many it had.
-
-Stop a job, and say on the job why: it costs nothing until a person has looked.
+Each kind has its own field. Kueue owns `suspend` of queued jobs, so their Workload is made
+inactive; a StatefulSet has no such field, so it is scaled to 0 and an annotation keeps the number.
+The reason of a stop is written on the job.
 """
 
 from __future__ import annotations
@@ -23,30 +21,29 @@ from mwatch.model.kube.job import REPLICAS, JobKind, KubeJob
 
 SUSPENDED_BY = "mwatch.dev/suspended-by"
 _RESTART = "restart/"
-"""Before the id of a restart, which is to be resumed; a stop, which is not, is told by its id
-alone."""
+"""Prefix of the id of a restart, which will be resumed; a stop has the id alone."""
 
 
 class CannotStop(Rejected):
-    """There is no way to stop this job; the text names the fix."""
+    """This job cannot be stopped; the text has the fix."""
 
 
 def suspend(access: Access, step: GangStep) -> bool:
-    """For a restart; False: the job is gone, or another one has its name."""
+    """For a restart. False: the job is gone, or another has its name."""
     body = _patch(step.kind, True, step.job_uid, {SUSPENDED_BY: _RESTART + step.id})
     return _patched(access, step.kind, step.namespace, step.name, body).is_ok
 
 
 def resume(access: Access, step: GangStep, job: KubeJob) -> str | None:
-    """What came of it; None: the job has changed since it was read. Only where it is still
-    suspended by this very step: a person may have suspended it for good in the meantime."""
+    """The outcome; None: the job has changed since it was read. Only if it is still suspended by
+    this step: a person may have suspended it in the meantime."""
     if job.annotations.get(SUSPENDED_BY) != _RESTART + step.id:
         return "somebody else has taken over the job's suspend: left as it is"
     return "suspended and resumed" if resume_as_seen(access, job) else None
 
 
 def restart_of(job: KubeJob) -> str:
-    """The id of the restart that has suspended it; empty: none has, or it is not suspended."""
+    """The id of the restart that suspended it; empty: none."""
     by = job.annotations.get(SUSPENDED_BY, "")
     is_ours = job.is_suspended and not job.queue and by.startswith(_RESTART)
     return by.removeprefix(_RESTART) if is_ours else ""
@@ -60,7 +57,7 @@ def resume_as_seen(access: Access, job: KubeJob) -> bool:
 
 
 def stop(access: Access, job: KubeJob, workload: KubeWorkload | None, *, id: str) -> bool:
-    """Until a person starts it; `id` says by which incident. False: the job is gone."""
+    """Until a person starts it; `id` is of the incident. False: the job is gone."""
     if job.queue:
         if workload is None:
             raise CannotStop(f"queue {job.queue} has no Workload of {job.name}; suspend it by hand")
@@ -73,7 +70,7 @@ def stop(access: Access, job: KubeJob, workload: KubeWorkload | None, *, id: str
 
 
 def start(access: Access, job: KubeJob, workload: KubeWorkload | None) -> bool:
-    """The way back from `stop`."""
+    """Undo `stop`."""
     if job.queue and workload is not None:
         body = {"metadata": {"uid": workload.uid}, "spec": {"active": True}}
         return access.patch(WORKLOADS, job.namespace, workload.name, body).is_ok
@@ -90,7 +87,7 @@ def start(access: Access, job: KubeJob, workload: KubeWorkload | None) -> bool:
 
 
 def _stop_stateful_set(access: Access, job: KubeJob, id: str) -> bool:
-    """First the number, then the scale: the other way round a crash would lose it."""
+    """First the number, then the scale: otherwise a crash would lose it."""
     if job.is_suspended:
         return True
     if not _annotate(access, job, {REPLICAS: str(job.pods_wanted), SUSPENDED_BY: id}):
@@ -119,7 +116,7 @@ def _patched(
     access: Access, kind: JobKind, namespace: str, name: str, body: dict[str, Any]
 ) -> Answer:
     """The UID in a patch is a condition; API servers refuse another one as a conflict or as a
-    change of a field that never changes."""
+    change of an immutable field."""
     try:
         return access.patch(OF_KIND[kind], namespace, name, body, limits=ACTING)
     except Rejected as error:
@@ -141,7 +138,7 @@ def stop_job(
     id: str,
     reason: str,
 ) -> bool:
-    """False: the job is gone. `id`: of the incident."""
+    """False: the job is gone. `id` is of the incident."""
     if not stop(access, job, workload, id=id):
         return False
     events.emit(

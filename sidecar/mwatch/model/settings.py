@@ -48,12 +48,8 @@ class Deadlines:
     loading: DeadlineSettings = DeadlineSettings(1800, 3, 120, 7200)
     first_step: DeadlineSettings = DeadlineSettings(1800, 3, 120, 3600)  # compile, graph capture
     training: DeadlineSettings = DeadlineSettings(1800, 2, 5, 7200)  # between iteration lines
-    first_save: DeadlineSettings = DeadlineSettings(
-        1800, 3, 600, 7200
-    )  # observed: 50 s, then 0.7 s
-    saving: DeadlineSettings = DeadlineSettings(
-        1800, 3, 300, 7200
-    )  # shared storage may be slow for hours
+    first_save: DeadlineSettings = DeadlineSettings(1800, 3, 600, 7200)  # 50 s, later 0.7 s
+    saving: DeadlineSettings = DeadlineSettings(1800, 3, 300, 7200)  # storage may be slow
     async_finalize: DeadlineSettings = DeadlineSettings(1800, 3, 180, 7200)
     evaluating: DeadlineSettings = DeadlineSettings(3600, 3, 120, 7200)  # silent until its result
     stopping: DeadlineSettings = DeadlineSettings(900, 3, 120, 3600)  # a last save is part of it

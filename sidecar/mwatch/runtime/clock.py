@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Time that never jumps: the wall clock as it was at the start, and monotonic time since.
+"""Wall time that never jumps: the wall clock at the start plus monotonic time since.
 
-Durations must not change when somebody sets the clock; people and files want wall time. After
-the clock was set the two differ, by `drift`.
+Durations must not change when the clock is set, while people and files need wall time. `drift` is
+the difference after the clock was set.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 
 
 def earlier(now: float) -> float:
-    """`now`, or the wall clock where that is behind: what a person has forbidden until a moment
-    stays forbidden while either clock says so, and nothing looks older than it may be."""
+    """The earlier of `now` and the wall clock: what a person has forbidden until a time stays
+    forbidden while either clock is before it."""
     return min(now, time.time())
 
 
@@ -22,9 +22,9 @@ class Clock:
         self._ahead = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """Seconds since 1970, by the wall clock of the start."""
+        """Seconds since 1970, by the wall clock at the start."""
         return time.monotonic() + self._ahead
 
     def drift(self) -> float:
-        """Seconds by which the wall clock was set forward since the start; back: negative."""
+        """Seconds that the wall clock was set forward since the start; back: negative."""
         return time.time() - self.now()

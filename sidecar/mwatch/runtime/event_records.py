@@ -2,28 +2,27 @@
 # SPDX-License-Identifier: Apache-2.0
 """The framing of TensorBoard's event files: length, checksum, bytes, checksum.
 
-The package `tensorboard` has a writer and a reader of its own. Neither is used: they bring numpy
-with them, 20 MiB for a length and two checksums around each message.
+The package `tensorboard` has its own writer and reader, but they import numpy: 20 MiB for a length
+and two checksums around each message.
 """
 
 from __future__ import annotations
 
 import struct
 
-HEAD = struct.Struct("<QI")  # Length of the message, and the checksum of these eight bytes
+HEAD = struct.Struct("<QI")  # length of the message, and the checksum of these eight bytes
 FOOT = struct.Struct("<I")
 _POLYNOMIAL = 0x82F63B78  # CRC-32C (Castagnoli), mirrored
-_MASK_ADD = 0xA282EAD8  # so that the checksum of a checksum is not one of the usual ones
+_MASK_ADD = 0xA282EAD8  # so that the checksum of a checksum is unusual
 
 
 def framed(message: bytes) -> bytes:
-    """One record of a file."""
     length = struct.pack("<Q", len(message))
     return length + FOOT.pack(masked_crc(length)) + message + FOOT.pack(masked_crc(message))
 
 
 def masked_crc(data: bytes) -> int:
-    """CRC-32C, turned and shifted as the format has it."""
+    """CRC-32C, rotated and shifted as the format requires."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8

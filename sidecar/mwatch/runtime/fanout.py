@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Many questions to a cluster at the same time, with one time limit for all of them.
+"""Run many requests at once, with one time limit for all.
 
-A few are asked at once, and more where the answers are slow: each asker costs a connection of its
-own, and an API server that is well needs few of them. What has not been answered in the end is
-told as missed; its thread is left to its own time limit and holds up nobody's exit.
+A few run at first, and more if answers are slow: each worker needs a connection, and a healthy API
+server needs few. Requests without an answer in the end are Missed; their threads end by their own
+time limits and do not delay an exit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from mwatch.errors import MwatchError
 
 FIRST_WORKERS = 8
-MOST_WORKERS = 64  # So many pods that do not answer cost the time of one
+MOST_WORKERS = 64  # many pods that do not answer cost the time of one
 _SLOW_SECONDS = 0.1
 
 
@@ -33,8 +33,8 @@ Asks = Mapping[str, Callable[[], Any]]
 
 
 def gather(asks: Asks, *, seconds: float, workers: int = FIRST_WORKERS) -> dict[str, Any]:
-    """By name: the answer, or Missed. In the order that was given they are begun.
-    `workers`: to begin with; where answers are slow there are twice as many, and twice again."""
+    """Answers by name, or Missed; begun in the given order. `workers` to begin with; the number
+    doubles while answers are slow."""
     waiting: queue.SimpleQueue[tuple[str, Callable[[], Any]]] = queue.SimpleQueue()
     answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     until = time.monotonic() + seconds
@@ -82,5 +82,5 @@ def _asked(ask: Callable[[], Any]) -> Any:
         return ask()
     except MwatchError as error:
         return TimedOut(str(error), error)
-    except Exception as error:  # an answer of a shape that nobody foresaw must not lose the others
+    except Exception as error:  # an answer of an unexpected shape must not lose the others
         return TimedOut(f"{type(error).__name__}: {error}"[:300])

@@ -1,13 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Opens what a person named, and says in one line why it cannot be read and what mends it.
+"""Read files that a person named, replace files atomically, and read the shared volume safely.
 
-Files that only their owner may read, replaced in one step.
-
-Reads files of the shared volume without being led astray.
-
-The training container can write there, and what is read may leave the pod: so no link is followed
-on the way, nothing but regular files is opened, and every read is bounded.
+The training container can write to the shared volume, and what is read there may leave the pod: so
+no link is followed, only regular files are opened, and every read is bounded.
 """
 
 from __future__ import annotations
@@ -23,7 +19,7 @@ from typing import BinaryIO, NamedTuple
 
 from mwatch.errors import InputError
 
-CHUNK = 1 << 19  # what stays in a core's cache while it is looked at several times
+CHUNK = 1 << 19  # fits in a core's cache, as it is scanned several times
 STDIN = "-"
 COMPRESSED = {
     b"\x1f\x8b": "zcat",
@@ -31,7 +27,7 @@ COMPRESSED = {
     b"BZh": "bzcat",
     b"\xfd7zXZ": "xzcat",
 }
-"""How a packed file begins, and what unpacks it."""
+"""First bytes of a compressed file, and the tool to unpack it."""
 _BINARY_SHARE = 0.3
 _REPLACEMENT = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(0x20, 0x7F), *range(0x80, 0x100)})
@@ -40,7 +36,7 @@ _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(0x20, 0x7F), *range(0x80, 0x100)}
 class Chunk(NamedTuple):
     data: bytes
     done: int
-    size: int  # Bytes of the file when it was opened; 0 for a pipe
+    size: int  # bytes of the file when it was opened; 0 for a pipe
 
 
 def shown(file: str) -> str:
@@ -49,10 +45,8 @@ def shown(file: str) -> str:
 
 
 def read_chunks(file: str, command: str = "parse") -> Iterator[Chunk]:
-    """The file in pieces. InputError, possibly after some pieces, where it is not whole.
-
-    `command` is who reads, for advice.
-    """
+    """The file in chunks. Raises InputError, possibly after some chunks. `command` is for the
+    advice."""
     with _open(file) as stream:
         status = os.fstat(stream.fileno())
         size = status.st_size if stat.S_ISREG(status.st_mode) else 0
@@ -72,7 +66,7 @@ def read_chunks(file: str, command: str = "parse") -> Iterator[Chunk]:
 
 
 def looks_binary(data: bytes) -> bool:
-    sample = data[:8192].replace(b"\0", b"")  # a hole of zeros is a truncated log, not a binary
+    sample = data[:8192].replace(b"\0", b"")  # zeros are a truncated log, not a binary
     return len(sample.translate(None, _TEXT)) > _BINARY_SHARE * max(1, len(sample)) or (
         data.startswith((b"\x7fELF", b"PK\x03\x04", b"\x80\x02", b"\x89PNG"))
     )
@@ -111,8 +105,8 @@ def _refuse_compressed(data: bytes, file: str, command: str) -> None:
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
-    """A file to write to, which replaces `path` at the end: a reader sees the old file or the new
-    one, never a part. Raises OSError."""
+    """Open a temporary file that replaces `path` at the end: a reader sees the old or the new file,
+    never a part. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(temporary, _REPLACEMENT, 0o600)
@@ -132,12 +126,12 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """For its owner alone. Raises OSError."""
+    """Readable by its owner only. Raises OSError."""
     replace_file(path, data, mode=0o600)
 
 
 def make_private_folder(path: Path) -> None:
-    """With those above it, which keep the mode that is usual for them."""
+    """With its parents, which get the usual mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 
@@ -157,7 +151,7 @@ class VolumeReader:
         self._root = root
 
     def names(self, *folder: str) -> list[str]:
-        """In a folder below the root, sorted. Raises OSError."""
+        """Names in a folder below the root, sorted. Raises OSError."""
         with self._folder(folder) as descriptor, os.scandir(descriptor) as entries:
             return sorted(entry.name for _, entry in zip(range(MAX_NAMES), entries, strict=False))
 

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of mwatch itself while it watches: told, and survived. The training goes on.
+"""Internal errors of mwatch, which are reported and survived while the training goes on, and its
+own use of CPU and memory.
 
-Each place is told once: what fails at every look would say so twice a second.
-
-What the watcher itself costs, as the kernel counts it.
+Each place is reported once: an error in every evaluation would be reported twice a second.
 """
 
 from __future__ import annotations
@@ -53,7 +52,6 @@ class OwnUse:
         self._statm = statm
 
     def cpu_seconds(self) -> float:
-        """Of all our threads."""
         return time.process_time()
 
     def resident_bytes(self) -> float | None:

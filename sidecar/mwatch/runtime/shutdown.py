@@ -1,12 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The signals that ask a long-running part of mwatch to end, as one event.
+"""Signals that ask mwatch to end: as one event for a long-running process, or as one exception in
+the main thread of a run.
 
-Signals that ask a run to end, as one exception in the main thread.
-
-The command has a session of its own and does not see them: it is for us to end it in order. What
-must not be torn in the middle (a process has been started, and nobody knows it yet) is done while
-they are held; they are not lost by that.
+The command has its own session and does not get them; mwatch ends it in order. A section that must
+not be interrupted (a process was started and is not recorded yet) holds the signals, which are
+raised at its end.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @contextmanager
 def asked_to_end() -> Iterator[threading.Event]:
-    """Set by the first signal; a second one changes nothing, for the end is quick."""
+    """Set by the first signal; a second one has no effect, as the exit is quick."""
     asked = threading.Event()
 
     def came(number: int, frame: FrameType | None) -> None:
@@ -40,7 +39,7 @@ _INTERRUPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """No Exception: nothing that mends errors may take it for one."""
+    """Not an Exception: no error handler may catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -54,7 +53,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """What comes meanwhile is raised at the end."""
+        """Signals in between are raised at the end."""
         self._holds += 1
         try:
             yield
@@ -66,7 +65,7 @@ class Interrupts:
                 raise Interrupted(number)
 
     def ignore(self) -> None:
-        """From now on the end is under way, and cannot be made quicker."""
+        """From now on the exit is under way, and signals are ignored."""
         self._holds += 1
 
     def came(self, number: int, frame: FrameType | None = None) -> None:
@@ -78,7 +77,7 @@ class Interrupts:
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    """Each signal raises Interrupted; one that is ignored (`nohup`) stays so."""
+    """Each signal raises Interrupted; an ignored one (`nohup`) stays ignored."""
     caught = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield caught

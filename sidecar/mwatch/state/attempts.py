@@ -18,13 +18,13 @@ from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 from mwatch.state import calibration
 from mwatch.state.goodput import ledger
 
-KEPT_STEPS = 256  # Of an attempt that is over
+KEPT_STEPS = 256  # of an ended attempt
 LAST_WORDS_SECONDS = 30.0
-"""A pod that is taken down may print its errors so long after another one started anew."""
+"""A pod that is taken down may print errors so long after another one has restarted."""
 
 
 def open_first(job: Job, at: float) -> None:
-    """Something was seen for the first time."""
+    """The first observation."""
     job.has_started = True
     job.now = at
     job.attempt = _new(1, at)
@@ -37,7 +37,7 @@ def _new(number: int, at: float) -> Attempt:
 
 
 def is_current(job: Job, stream: Stream, at: float) -> bool:
-    """Whether what `stream` says at `at` is about the current attempt; joins it if so."""
+    """Whether what `stream` reports at `at` is about the current attempt; joins it if so."""
     attempt = job.attempt
     if stream.attempt < attempt.number:
         if stream.attempt and at < attempt.started_at:
@@ -47,10 +47,8 @@ def is_current(job: Job, stream: Stream, at: float) -> bool:
 
 
 def is_last_word(job: Job, stream: Stream, at: float) -> bool:
-    """Whether bad news of a stream that has not said anything in this attempt is of the last one.
-
-    Its end is often told after the others have started again.
-    """
+    """Whether an error of a stream without any output in this attempt belongs to the last one: its
+    end is often reported after the others have restarted."""
     attempt = job.attempt
     if stream.attempt in (0, attempt.number):
         return False
@@ -64,7 +62,7 @@ def join(job: Job, stream: Stream) -> None:
 
 
 def start(job: Job, stream: Stream, at: float, number: int | None = None) -> None:
-    """`stream` starts its command, or its workers, anew."""
+    """`stream` starts its command or its workers again."""
     current = job.attempt
     if number is None:
         if stream.attempt == current.number:
@@ -83,7 +81,7 @@ def start(job: Job, stream: Stream, at: float, number: int | None = None) -> Non
 
 
 def _is_blank(job: Job) -> bool:
-    """Nobody has said anything yet: the first attempt that is seen need not be the first."""
+    """Nothing was observed before: the first attempt that is seen need not be number 1."""
     return not job.past and not job.attempt.streams
 
 
@@ -92,7 +90,7 @@ def _rename(job: Job, number: int) -> None:
 
 
 def end(job: Job, at: float) -> None:
-    """Nothing more will come of the current attempt; a later call changes nothing."""
+    """Close the current attempt; a later call has no effect."""
     attempt = job.attempt
     if attempt.ended_at is None:
         attempt.ended_at = max(at, attempt.started_at)
@@ -111,16 +109,16 @@ def _replace(job: Job, number: int, at: float) -> None:
 
 
 def last_word(job: Job, attempt: Attempt) -> float:
-    """When any of its streams last said something."""
+    """When any of its streams was last active."""
     times = [job.streams[name].last_at for name in attempt.streams]
     return max((at for at in times if at is not None), default=attempt.started_at)
 
 
 def _remember(job: Job, attempt: Attempt) -> None:
-    """Keeps what a recomputed iteration is held against; drops what only a live attempt needs."""
+    """Keep the steps to compare recomputed ones with; drop what only a live attempt needs."""
     earlier = job.earlier_steps
     for step in attempt.steps:
-        earlier.pop(step.iteration, None)  # the newest word comes last
+        earlier.pop(step.iteration, None)  # newest last
         earlier[step.iteration] = step
     while len(earlier) > MAX_EARLIER_STEPS:
         del earlier[next(iter(earlier))]
@@ -146,7 +144,7 @@ def fold_start(job: Job, stream: Stream, at: float, started: AttemptStart) -> No
         job.layout = replace(job.layout, world_size=started.world_size)
 
 
-_FRESH_BEAT_SECONDS = 15.0  # Beats come once a second, by clocks that may differ
+_FRESH_BEAT_SECONDS = 15.0  # beats come once a second, by clocks that may differ
 _ASIDE = frozenset({JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZE})
 _BEFORE_STEPS = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING})
 
@@ -161,7 +159,7 @@ def enter_phase(job: Job, at: float, phase: JobPhase) -> None:
     slot = slot_of(before, attempt.saves_done)
     if (
         slot and slot is not DeadlineSlot.TRAINING and phase is not JobPhase.ENDED
-    ):  # lines tell of steps
+    ):  # lines show the steps
         calibration.phase_ended(job, slot, at - attempt.phase_since)
     attempt.phase = phase
     attempt.phase_since = at
@@ -172,7 +170,7 @@ def enter_phase(job: Job, at: float, phase: JobPhase) -> None:
 
 
 def resting_phase(attempt: Attempt) -> JobPhase:
-    """Where an attempt is when a save, load or evaluation is over."""
+    """The phase after a save, load or evaluation."""
     if attempt.exit is not None or attempt.is_done:
         return JobPhase.STOPPING
     if attempt.iteration is not None and attempt.first_iteration is not None:
@@ -185,8 +183,8 @@ def is_before_steps(attempt: Attempt) -> bool:
 
 
 def is_seen_to_last(attempt: Attempt, at: float) -> bool:
-    """The probe sees rank 0 save or evaluate just now. A line of what was before is late, and the
-    end will be told by the probe too, by the same clock as the begin."""
+    """The probe shows that rank 0 saves or evaluates now. A line from before is late, and the probe
+    will also show the end, by the same clock."""
     lead = attempt.ranks.get(0)
     if lead is None or lead.phase != attempt.phase.value:
         return False

@@ -1,16 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Learns how long things take in this job, from what the fold sees end.
+"""Learn how long phases and steps take in this job, and store it.
 
-What is no usual step teaches nothing: the first of a process, a line of skipped steps, one
-across a change of the batch size, one with a save or an evaluation inside. A job that saves
-between any two lines, or that skips from its first step on, would never teach anything: while
-little is known, and where nothing else comes, those count too.
+Unusual steps are ignored: the first of a process, a line of skipped steps, one across a change of
+the batch size, one with a save or an evaluation inside. While little is known, and if a job has no
+other lines, those count too.
 
-What was learnt, as the JSON of `<save>/.mwatch/calibration.json`: several layouts, bounded.
-
-The file may be old, foreign or damaged. Learning anew costs a few minutes, a wrong deadline a
-healthy run: whatever is not as it should be is not taken.
+The file `<save>/.mwatch/calibration.json` holds several layouts, bounded. It may be old, foreign or
+damaged. Learning again costs a few minutes, a wrong deadline a healthy run: invalid values are
+dropped.
 """
 
 from __future__ import annotations
@@ -23,21 +21,21 @@ from mwatch.model.job import Attempt, Job, Step
 from mwatch.model.phase import DeadlineSlot, JobPhase
 from mwatch.state.goodput.step_time import own_seconds, seconds_aside
 
-STARVED = 8  # steps known; fewer, and a poor line is better than nothing
+STARVED = 8  # steps known; with fewer, a poor line is better than none
 _ALWAYS = 4  # lines in a row with a save inside: there are no others
 _BEAT_SECONDS = 1.0
-CLOSE_SECONDS = 1.0  # lines that come faster say the same: once enough are known, one in five
+CLOSE_SECONDS = 1.0  # faster lines add nothing: once enough are known, one in five
 EVERY = 5
 
 
 def phase_ended(job: Job, slot: DeadlineSlot, seconds: float) -> None:
-    """A phase of `job.attempt` has ended in the usual way; 0: nobody knows how long it took."""
+    """A phase of `job.attempt` has ended as usual; 0: its length is unknown."""
     if seconds > 0:
         job.calibration.learn(slot, seconds)
 
 
 def step_reported(job: Job, step: Step) -> None:
-    """The newest line of `job.attempt.steps`."""
+    """Learn from the newest line of `job.attempt.steps`."""
     calibration, attempt = job.calibration, job.attempt
     before = attempt.steps[-2] if len(attempt.steps) > 1 else None
     is_disturbed = _is_disturbed(job)
@@ -68,14 +66,14 @@ def step_reported(job: Job, step: Step) -> None:
 
 
 def _is_disturbed(job: Job) -> bool:
-    """A save or an evaluation has begun or ended since the last line."""
+    """Whether a save or an evaluation has begun or ended since the last line."""
     seen = happened(job.attempt)
     before, job.calibration.seen = job.calibration.seen, seen
     return bool(before) and before != seen
 
 
 def happened(attempt: Attempt) -> tuple[object, ...]:
-    """Other than steps; as long as it stays the same, there was nothing but steps."""
+    """A value that changes with everything other than steps."""
     began = attempt.save.began_at if attempt.save is not None else None
     return (attempt.number, attempt.evaluations, attempt.saves_done, began)
 
@@ -86,11 +84,8 @@ def _is_usual(step: Step, before: Step) -> bool:
 
 
 def iteration_rose(job: Job, seconds: float) -> None:
-    """The probe tells that an iteration is finished, `seconds` after that rank's last one by its
-    own clock; called before `progress_at` is moved.
-
-    It looks once a second, so up to one beat of what it sees is not the step's.
-    """
+    """The probe shows an iteration finished `seconds` after that rank's last one; called before
+    `progress_at` is moved. It samples once a second, so up to one beat is not the step's."""
     attempt = job.attempt
     is_a_step = attempt.phase is JobPhase.TRAINING and attempt.progress_at > attempt.phase_since
     if is_a_step and seconds > _BEAT_SECONDS:
@@ -98,11 +93,8 @@ def iteration_rose(job: Job, seconds: float) -> None:
 
 
 def attempt_progressed(job: Job) -> None:
-    """`job.attempt` has just passed what earlier attempts had reached.
-
-    After a good-bye with a last save there is nothing to do again: that is not what a restart
-    of a sick job costs.
-    """
+    """`job.attempt` has just passed the furthest earlier iteration. After an exit with a last save
+    nothing is repeated, which is not the cost of a restart after a fault."""
     attempt = job.attempt
     step = job.calibration.usual_step()
     if attempt.best_before is None or attempt.first_iteration is None or step is None:
@@ -121,7 +113,7 @@ _SAMPLES = ("steps", "rises", "recomputed", "recent")
 
 
 def to_json(calibration: Calibration) -> dict[str, Any]:
-    """All layouts that are known, the current one last."""
+    """All known layouts, the current one last."""
     shapes = [*calibration.others.values(), calibration]
     return {"version": VERSION, "layouts": [_layout(each) for each in shapes if each.key]}
 
@@ -144,7 +136,7 @@ def _numbers(sample: Sample) -> list[float]:
 
 
 def from_json(document: object) -> Calibration:
-    """A fresh one of anything that is not ours; a layout that is damaged is left out."""
+    """A fresh calibration for an invalid file; a damaged layout is left out."""
     if not isinstance(document, Mapping) or document.get("version") != VERSION:
         return Calibration()
     layouts = document.get("layouts")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints by the log and by the folder, and which line of history they belong to."""
+"""Checkpoints by the log and by the folder, and the line of history they belong to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fold(job: Job, stream: Stream, at: float, line: Checkpoint) -> None:
 
 
 def _late_save(job: Job, at: float, line: Checkpoint) -> None:
-    """Nobody saves before the first step: the pipe of the dead process is being emptied."""
+    """A save before the first step is a late line of the ended process."""
     if line.edge == "end" and line.iteration is not None:
         _know_saved(job, at, line.iteration, job.past[-1].number)
 
@@ -76,7 +76,7 @@ def _saved(job: Job, at: float, line: Checkpoint) -> None:
 
 
 def _know_saved(job: Job, at: float, iteration: int, attempt: int) -> None:
-    """Written anew: what was known of an older one of the same number is of no use."""
+    """Written again: replaces what was known of an older one of the same number."""
     job.checkpoints.pop(iteration, None)
     job.checkpoints[iteration] = KnownCheckpoint(iteration, at, attempt, is_saved=True)
     while len(job.checkpoints) > MAX_CHECKPOINTS:
@@ -102,7 +102,7 @@ def _load(job: Job, at: float, line: Checkpoint) -> None:
     elif line.edge == "end":
         attempt.load = "loaded"
         if line.iteration in job.checkpoints:
-            job.checkpoints[line.iteration].load_failed = False  # an error before was caught
+            job.checkpoints[line.iteration].load_failed = False  # an earlier error was caught
         if line.iteration is not None:
             attempt.load_iteration = attempt.resumed_from = line.iteration
             _continue_from(job, at, line.iteration)
@@ -129,10 +129,8 @@ def _load_failed(job: Job, is_bad: bool = True) -> None:
 
 
 def judge_load(job: Job) -> None:
-    """After an error, a fault or the end of a process: was it the checkpoint's fault?
-
-    Not of a sick machine, a kill, or too little memory; those may be told after the error.
-    """
+    """After an error, a fault or an exit: was the checkpoint the cause? Not for a faulty machine, a
+    kill or too little memory, which may be reported after the error."""
     attempt = job.attempt
     raised = [seen.error for seen in attempt.errors if seen.error.during == "load"]
     is_loading = attempt.phase is JobPhase.LOADING and attempt.load in ("begun", "failed")
@@ -152,7 +150,7 @@ def judge_load(job: Job) -> None:
 
 
 def _meant(job: Job, raised: list[Error]) -> int | None:
-    """Which checkpoint was to be loaded, where no line has said so: named, or the newest."""
+    """The checkpoint to load if no line has named it: the named one, else the newest."""
     for error in raised:
         if named := _FOLDER.search(error.message):
             return int(named[1])
@@ -163,7 +161,7 @@ def _meant(job: Job, raised: list[Error]) -> int | None:
 
 
 def _continue_from(job: Job, at: float, iteration: int) -> None:
-    """Whatever is newer than the point of a resume is of a line that nobody continues."""
+    """Everything newer than the point of a resume is on an abandoned line."""
     newer = [
         known for number, known in job.checkpoints.items()
         if number > iteration and not known.is_abandoned and known.attempt != job.attempt.number
@@ -177,8 +175,8 @@ def _continue_from(job: Job, at: float, iteration: int) -> None:
 
 
 def fold_stored(job: Job, at: float, stored: StoredCheckpoints) -> None:
-    """The folder is the truth of what is there; what the log alone knows may be elsewhere. A look
-    that began before a save was over saw none of it, or a part."""
+    """The folder is authoritative; what only the log knows may be elsewhere. A listing that began
+    before a save ended has none of it, or a part."""
     there = {each.iteration: each for each in stored.checkpoints}
     for number, known in job.checkpoints.items():
         if number not in there and _was_over(known, at):
@@ -192,10 +190,10 @@ def fold_stored(job: Job, at: float, stored: StoredCheckpoints) -> None:
         known.stored_reason = seen.reason
         known.written_at = seen.written_at
         if seen.written_at is not None and seen.written_at > job.attempt.began_at:
-            known.attempt = job.attempt.number  # anew, before its line of the log has come
+            known.attempt = job.attempt.number  # written again, before its log line has come
         known.is_abandoned = job.timeline.is_abandoned(number, known.made_at)
 
 
 def _was_over(known: KnownCheckpoint, at: float) -> bool:
-    """Its save, by the log, when a look began."""
+    """Whether the log shows its save ended when a listing began."""
     return known.saved_at is None or known.saved_at <= at

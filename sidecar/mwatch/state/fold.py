@@ -1,17 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`fold(job, observed)`: one observation more is known. Returns the job that it was given, changed.
+"""`fold(job, observed)`: update the job with one observation, in place.
 
-Missing and late observations are accepted; only a new attempt goes backwards. A caller that
-wants to keep an old state copies it.
-
-Faults, errors and good-byes: kept earliest first, for the root cause is rarely the loudest.
-
-Evaluations: periodic ones are silent until their result, and only a timer tells how long.
-
-Start-up and shut-down markers of rank 0, and the straggler report.
-
-The argument block: shape and schedule of the job.
+Missing and late observations are accepted; only a new attempt goes backwards. Faults, errors and
+exits are kept earliest first: the root cause is rarely the loudest. Periodic evaluations are silent
+until their result, and only a timer shows how long they took.
 """
 
 from __future__ import annotations
@@ -64,11 +57,11 @@ from mwatch.model.observation import (
 from mwatch.model.phase import JobPhase
 from mwatch.state import attempts, checkpoints, steps
 
-_ASKED_NOTHING = "status"  # Reason of an `exit` event that only tells the exit code 0
+_ASKED_NOTHING = "status"  # reason of an `exit` event with only the exit code 0
 
 
 def _attempt(job: Job, stream: Stream, at: float) -> Attempt | None:
-    """The attempt that this stream is in; an old one for a stream that is late."""
+    """The attempt of this stream; an old one for a late stream."""
     if not attempts.is_last_word(job, stream, at) and attempts.is_current(job, stream, at):
         return job.attempt
     return next((past for past in job.past if past.number == stream.attempt), None)
@@ -158,7 +151,7 @@ def fold_validation(job: Job, stream: Stream, at: float, result: Validation) -> 
 
 
 def fold_timers(job: Job, stream: Stream, at: float, timers: Timers) -> None:
-    """A report of the last rank; its line has no time of its own in a recorded log."""
+    """A result by the last rank; its line has no stamp in a recorded log."""
     if not attempts.is_current(job, stream, at) or _TIMER not in timers.values:
         return
     seconds = timers.values[_TIMER][1] / 1000.0
@@ -172,7 +165,7 @@ def fold_timers(job: Job, stream: Stream, at: float, timers: Timers) -> None:
 
 
 def _look_back(job: Job, since: float, until: float) -> None:
-    """From the last line to the result the job was evaluating, though nobody had said so."""
+    """From the last line to the result the job was evaluating, without a line about it."""
     began = max(since, job.attempt.line_at or since)
     if until > began:
         attempts.enter_phase(job, began, JobPhase.EVALUATING)
@@ -198,12 +191,12 @@ def fold_marker(job: Job, stream: Stream, at: float, mark: Phase) -> None:
 
 
 def is_new_process(job: Job, stream: Stream, at: float) -> bool:
-    """Rank 0 says once that it starts; a stream that has said more than that starts again."""
+    """Rank 0 prints once that it starts; a stream with more output than that starts again."""
     attempt = job.attempt
     if stream.attempt != attempt.number:
         return True
     if attempt.is_numbered and attempt.steps and at < attempt.steps[0].at:
-        return False  # told late: it is how the process that made these steps has begun
+        return False  # late: the start of the process that made these steps
     has_begun = not attempts.is_before_steps(attempt) or attempt.first_iteration is not None
     return has_begun or attempt.ended_at is not None or bool(attempt.errors)
 
@@ -283,7 +276,7 @@ def _beat(job: Job, stream: Stream, at: float, beat: Beat) -> None:
 
 
 def _fault(job: Job, stream: Stream, at: float, fault: Fault) -> None:
-    if fault.line:  # else no log said so, but a driver or a network card
+    if fault.line:  # otherwise it came from a driver or a network card
         _see(job, Source.LOG, at)
     fold_fault(job, stream, at, fault)
 
@@ -301,7 +294,7 @@ def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
     since = at
     if before is not None:
         if before.sign.state is SignState.DEAD and sign.state is SignState.UNKNOWN:
-            return  # who no longer answers does not take back a death
+            return  # no answer does not revoke a death
         if before.sign.state is sign.state:
             since = before.since
     job.attempt.signs[key] = SignSeen(at, stream.name, sign, since)
@@ -316,7 +309,7 @@ def _unreachable(job: Job, stream: Stream, at: float, unreachable: Unreachable) 
 
 
 def _nothing(job: Job, stream: Stream, at: float, what: object) -> None:
-    """The lines themselves carry what is needed of it."""
+    """The lines themselves have what is needed."""
 
 
 _FOLDS: dict[type, Fold] = {

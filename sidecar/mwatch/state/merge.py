@@ -1,19 +1,16 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Many streams, one story: what all pods saw, in the order of one clock.
+"""Merge the observations of all pods in the order of one clock, and estimate the clock differences
+of recorded pods.
 
-Lazy: it holds one observation of each stream. The order within a stream is never changed: where
-its times step back, what follows waits for nothing. It cannot know which of two things of the
-same moment came first; an iteration line does, for what a pod does at an iteration follows it.
+The merge is lazy and holds one observation of each stream. The order within a stream never changes:
+if its times go back, what follows is not delayed. At the same time an iteration line comes first,
+as what a pod does at an iteration follows it.
 
-By how much the clocks of recorded pods differ, from what must have happened together.
-
-A save of iteration N begins after the line of N and ends before the next iterations begin; the
-first iteration begins when rank 0 says so; a line that two pods print is one line. Each of these
-bounds the difference from both sides. Of all differences that keep causes before effects the
-smallest is taken: nothing is moved without need. It cannot see a skew within those bounds, nor
-anything of a pod that prints none of these; such a pod is moved only by whole half hours, when
-both its ends say so: another time zone.
+Bounds of a clock difference: a save of iteration N begins after the line of N and ends before the
+next iterations begin; the first iteration begins when rank 0 prints so; a line of two pods is one
+line. The smallest difference that keeps causes before effects is used. A pod without any of these
+lines is moved only by whole half hours, if both its ends agree: another time zone.
 """
 
 from __future__ import annotations
@@ -42,7 +39,7 @@ class _Head:
         self._items = items
         self._offset = offset
         self.at = -math.inf
-        """For the order only: times of a stream never step back."""
+        """Sort key: never goes back within a stream."""
 
     def advance(self) -> bool:
         observed = next(self._items, None)
@@ -63,7 +60,7 @@ class _Head:
 def merge(
     streams: Mapping[str, Iterable[Observed]], offsets: Mapping[str, float]
 ) -> Iterator[Observed]:
-    """`offsets`: seconds to add to the times of a stream; 0 of one that is not named."""
+    """`offsets`: seconds to add to the times of a stream."""
     heads = [
         _Head(order, iter(items), offsets.get(name, 0.0))
         for order, (name, items) in enumerate(streams.items())
@@ -81,20 +78,20 @@ def merge(
 
 TOLERANCE_SECONDS = 2.0
 MAX_OFFSET_SECONDS = 86_400.0
-MAX_EVENTS = 200_000  # Of each stream that are looked at: the beginning tells as much as the whole
+MAX_EVENTS = 200_000  # observations per stream: the beginning is enough
 _MAX_MARKS = 4096
 _MAX_SAVES = 512
 _HALF_HOUR = 1800.0
-_LARGE = 600.0  # a clock that is merely wrong is not that wrong; a zone is
+_LARGE = 600.0  # a wrong clock is not that wrong; a time zone is
 _ZONE_ENDS = 120.0
 _STAMP = 1.0  # stamps are cut to seconds
-_FIRST_STEP = 10.0  # from rank 0's word to the first step, at most
+_FIRST_STEP = 10.0  # from rank 0's line to the first step, at most
 _ODD = 0.1  # share of bounds that may be of another attempt
 _CONTRADICTION = 5.0
 
 
 class Bounds(NamedTuple):
-    """What has to be added to a stream's times lies between these."""
+    """Bounds of what to add to a stream's times."""
 
     low: float
     high: float
@@ -102,15 +99,15 @@ class Bounds(NamedTuple):
 
 @dataclass(slots=True)
 class _Marks:
-    """What one stream tells, by its own clock."""
+    """Times of one stream, by its own clock."""
 
     lines: dict[int, float] = field(default_factory=dict)
     begins: dict[int, float] = field(default_factory=dict)
     """When the steps of a line began, by the iteration before them."""
-    starts: list[float] = field(default_factory=list)  # When the first steps of each process began
-    announced: list[float] = field(default_factory=list)  # When rank 0 said that they begin
+    starts: list[float] = field(default_factory=list)  # when the first steps of each process began
+    announced: list[float] = field(default_factory=list)  # when rank 0 printed that they begin
     saves: dict[int, list[float]] = field(default_factory=dict)
-    """By iteration: begin, and the end of a save that training waited for."""
+    """By iteration: begin and end of a synchronous save."""
     first: float | None = None
     last: float | None = None
     newest: int | None = None
@@ -119,7 +116,7 @@ class _Marks:
 def estimate_offsets(
     streams: Mapping[str, Iterable[Observed]], *, max_events: int = MAX_EVENTS
 ) -> dict[str, float]:
-    """Seconds to add to the times of each stream; 0 where nothing says that it differs."""
+    """Seconds to add to the times of each stream; 0 without evidence of a difference."""
     marks = {name: _read(islice(items, max_events)) for name, items in streams.items()}
     if len(marks) < 2:
         return dict.fromkeys(marks, 0.0)

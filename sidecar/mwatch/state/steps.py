@@ -28,8 +28,7 @@ from mwatch.state.goodput import ledger
 from mwatch.state.goodput.line_time import JITTER, MAX_OWED, is_fitting
 from mwatch.state.goodput.step_time import SURELY_CHANCE, slow_part
 
-_COPY_SECONDS = 5.0
-"""Several ranks may print the same step; no process starts anew in so short a time."""
+_COPY_SECONDS = 5.0  # several ranks may print the same step; no process restarts in so short a time
 _QUIET_PHASES = frozenset({JobPhase.STOPPING, JobPhase.ENDED})
 
 
@@ -50,7 +49,7 @@ def fold_step(job: Job, stream: Stream, at: float, line: Iteration) -> None:
 
 
 def _belongs(job: Job, stream: Stream, at: float, line: Iteration) -> bool:
-    """Whether it is news of the current attempt; opens a new one for a line that goes back."""
+    """Whether the line is of the current attempt; opens a new one for a line that goes back."""
     last = stream.last_iteration
     if stream.attempt == job.attempt.number and last is not None:
         is_copy = line.iteration == last and at - (job.attempt.line_at or at) < _COPY_SECONDS
@@ -76,7 +75,7 @@ def _step(job: Job, stream: Stream, at: float, line: Iteration) -> Step:
     new = covers if fresh is None else min(covers, fresh)
     printed = line.skipped or 0
     again = before is not None and before.is_first_of_process and new < covers
-    return Step(  # by place: this is done for each of millions of lines
+    return Step(  # positional: this is done for each of millions of lines
         at,
         line.iteration,
         covers,
@@ -101,7 +100,7 @@ def _step(job: Job, stream: Stream, at: float, line: Iteration) -> Step:
 
 
 def _first_covers(job: Job, line: Iteration) -> int:
-    """Of a first line that does not tell: up to the last boundary, or since the resume."""
+    """Iterations of a first line that does not show them: since the last boundary or the resume."""
     interval = job.layout.log_interval or 1
     since_resume = line.iteration - (job.attempt.resumed_from or 0)
     return max(1, min(interval, since_resume))
@@ -116,7 +115,7 @@ def _count(job: Job, attempt: Attempt, step: Step) -> None:
 
 
 def _enter_training(job: Job, attempt: Attempt, step: Step) -> None:
-    """A line proves that steps are done; where the steps began nobody may have said."""
+    """A line proves that steps are done, even without a line about their start."""
     if attempt.phase in _QUIET_PHASES or attempts.is_seen_to_last(attempt, step.at):
         return
     if attempts.is_before_steps(attempt) or attempt.phase is JobPhase.LOADING:
@@ -136,7 +135,6 @@ def _advance(job: Job, attempt: Attempt, step: Step) -> None:
 
 
 def advance(job: Job, at: float, iteration: int) -> None:
-    """`iteration` is finished."""
     attempt = job.attempt
     if attempt.iteration is not None and iteration <= attempt.iteration:
         return
@@ -153,7 +151,7 @@ def advance(job: Job, at: float, iteration: int) -> None:
 
 
 _TRAINING = frozenset({"training", "collective", "data", "compute"})
-_FOLLOWED_SECONDS = 3.0  # Beats come once a second, and now and then one is late
+_FOLLOWED_SECONDS = 3.0  # beats come once a second, sometimes late
 _PHASES = {phase.value: phase for phase in JobPhase}
 
 
@@ -161,7 +159,7 @@ def fold_beat(job: Job, stream: Stream, at: float, beat: Beat) -> None:
     if beat.attempt is not None and beat.attempt != job.attempt.number:
         attempts.start(job, stream, at, beat.attempt)
         if beat.attempt != job.attempt.number:
-            return  # a process of an attempt that is over
+            return  # a process of an ended attempt
     elif not attempts.is_current(job, stream, at):
         return
     attempt = job.attempt
@@ -213,11 +211,9 @@ def _update(state: RankState, at: float, stream: Stream, beat: Beat) -> None:
 def _progress(
     job: Job, attempt: Attempt, at: float, iteration: int, before: float, is_followed: bool
 ) -> None:
-    """The first value is where the attempt stands; it has done something when that rises.
-
-    `before`: the last rise of this very rank, by its own clock. Who asks a pod every few seconds
-    does not follow it: what it sees as one rise of many iterations is no slow step.
-    """
+    """The first value is the position of the attempt; progress is when it rises. `before` is the
+    last rise of this rank, by its own clock. A pod that is polled every few seconds shows one rise
+    of many iterations, which is not a slow step."""
     if attempt.iteration is None:
         attempt.iteration = iteration
         if attempt.resumed_from is None and iteration > 0:
@@ -235,7 +231,7 @@ def _progress(
 
 def _follow(job: Job, attempt: Attempt, at: float, beat: Beat) -> None:
     if beat.phase in _TRAINING:
-        # ASYNC_FINALIZE: a look at each iteration's end
+        # ASYNC_FINALIZE: a check at each iteration's end
         has_returned = attempt.phase in (JobPhase.ASYNC_FINALIZE, JobPhase.EVALUATING)
         is_saved = attempt.phase is JobPhase.SAVING and attempt.save is None
         if has_returned or is_saved:
@@ -255,10 +251,10 @@ _STEP: Callable[[Iterable[object]], Step] = partial(tuple.__new__, Step)
 
 
 def fold_like(job: Job, placed: PlacedLines, begin: int, end: int) -> int:
-    """Folds lines from `begin` on, at most up to `end`; returns the first that is not folded."""
+    """Fold lines from `begin`, at most to `end`; return the first that is not folded."""
     stream = job.streams.get(placed.stream)
     total = job.layout.total_iterations
-    if total is not None:  # the line that gets there is more than one more line
+    if total is not None:  # the line that gets there needs `fold`
         end = min(end, bisect_left(placed.lines.iterations, total))
     end = _first_bad(placed.lines, begin, end)
     if stream is None or begin >= end or not is_usual_ground(job, placed, begin):
@@ -287,7 +283,7 @@ def _first_bad(lines: StepLines, begin: int, end: int) -> int:
 
 
 def is_usual_ground(job: Job, placed: PlacedLines, begin: int) -> bool:
-    """Whether all that a single line would be asked about stands as at the line before."""
+    """Whether everything that a single line is checked against is as at the line before."""
     attempt, lines, stream = job.attempt, placed.lines, job.streams.get(placed.stream)
     if stream is None or len(attempt.steps) < STARVED or attempt.phase is not JobPhase.TRAINING:
         return False
@@ -324,7 +320,8 @@ def _is_same_layout(job: Job, last: Step, lines: StepLines) -> bool:
 
 
 def _is_calm(job: Job) -> bool:
-    """No save, evaluation or stall since the last line, and nothing left to judge."""
+    """Whether no save, evaluation or stall has happened since the last line, and nothing is left to
+    judge."""
     books, attempt = job.ledger, job.attempt
     pace, opened = books.pace, books.open
     return (
@@ -343,8 +340,8 @@ def _is_calm(job: Job) -> bool:
 
 
 def _book_lines(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[int, bool]:
-    """Tells calibration and ledger of each line in turn. Returns how far it got, and whether the
-    last of these lines is one that the ledger must be asked about."""
+    """Pass each line to calibration and ledger. Return how far it got, and whether the last of
+    these lines must go to the ledger."""
     books, calibration, pace = job.ledger, job.calibration, job.ledger.pace
     usual, limit, is_full = calibration.best_step, books.slow_ratio, calibration.steps.is_full
     before, till, owed = job.attempt.steps[-1].at, books.booked_at, pace.owed
@@ -417,7 +414,6 @@ def _keep_pace(job: Job, lines: StepLines, begin: int, end: int) -> None:
 
 
 def _count_lines(job: Job, stream: Stream, placed: PlacedLines, begin: int, end: int) -> None:
-    """The steps themselves."""
     attempt, lines, steady = job.attempt, placed.lines, placed.lines.steady
 
     def part(field: str) -> Iterable[object]:
