@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mwatch.cli.render.fleet import render
+from mwatch.cli.status import render
 from mwatch.diagnose.fleet_status import Fleet, FleetLine, of_controller, of_sidecars
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.model.finding import Cause, Finding, Severity

@@ -14,7 +14,7 @@ from functools import cache
 
 import pytest
 
-from mwatch.cli.render.plan import render
+from mwatch.cli.plan import render
 from mwatch.plan import check, memory, stages, storage
 from mwatch.plan.choose import Fixed, candidates, choose
 from mwatch.plan.layout import ParallelLayout, Recompute
