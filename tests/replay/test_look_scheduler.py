@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.model.event import Event, Fault, Iteration
-from mwatch.replay.look_scheduler import EvaluationThrottle
+from mwatch.replay.player import EvaluationThrottle
 from support.builders.events import events, log, megatron_line, one
 
 RATE = "elapsed time per iteration (ms)"

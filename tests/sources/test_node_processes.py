@@ -11,7 +11,7 @@ import pytest
 
 from mwatch.model.observation import Sign, SignSource, SignState
 from mwatch.model.reading import Absent, Failed, Ok
-from mwatch.sources.node_processes import NodeProcesses
+from mwatch.sources.wrapper_files import NodeProcesses
 from mwatch_trainer import contract
 from support.builders.volume import WALL, ManualClock, process, write_probe, write_processes
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mwatch.model.observation import Beat
-from mwatch.sources.node_processes import NodeProcesses
 from mwatch.sources.probe import GAP_SECONDS, RankSeconds
+from mwatch.sources.wrapper_files import NodeProcesses
 from support.builders.volume import ManualClock, process, write_processes
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from mwatch.model.observation import AttemptStart, Observed, ProcessExit
 from mwatch.model.reading import Absent, Failed, Ok
-from mwatch.sources.wrapper_state import WrapperFile
+from mwatch.sources.wrapper_files import WrapperFile
 from mwatch_trainer import contract
 from mwatch_trainer.attempt.plan import AttemptPlan
 from mwatch_trainer.exits.explain import explain

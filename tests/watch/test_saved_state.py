@@ -16,7 +16,7 @@ from mwatch.model.job import Job
 from mwatch.model.phase import DeadlineSlot
 from mwatch.model.timeline import Rollback, Timeline
 from mwatch.sources.checkpoint_dir import to_text
-from mwatch.watch.saved_state import SavedState
+from mwatch.watch.watcher import SavedState
 from mwatch_trainer.checkpoint.timeline import FILE, FOLDER
 from support.builders.job import step
 from support.builders.run import PATIENCE

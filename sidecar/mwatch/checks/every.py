@@ -4,18 +4,18 @@
 
 from __future__ import annotations
 
-from mwatch.checks import containers, exits, network, parallelism
+from mwatch.checks import containers, exits, topology
 from mwatch.model.checks import Check, CheckLevel, Problem, Workload
 
 ALL: tuple[Check, ...] = (
     *containers.CONTAINER_CHECKS,
-    *parallelism.CHECKS,
+    *topology.PARALLELISM_CHECKS,
     *containers.STORAGE_CHECKS,
     *exits.RESTART_CHECKS,
     *exits.COMMAND_CHECKS,
-    *network.NETWORK_CHECKS,
+    *topology.NETWORK_CHECKS,
     *containers.REFERENCE_CHECKS,
-    *network.RENDEZVOUS_CHECKS,
+    *topology.RENDEZVOUS_CHECKS,
 )
 _ORDER = (CheckLevel.ERROR, CheckLevel.WARNING, CheckLevel.INFO)
 

@@ -35,11 +35,10 @@ from mwatch.sources.json_file import STALE_SECONDS
 from mwatch.sources.log_tail import LogTail
 from mwatch.sources.nccl_client import address_of
 from mwatch.sources.nccl_ras import NcclRas
-from mwatch.sources.node_processes import NodeProcesses, ResourceUse
 from mwatch.sources.probe import ProbeSource, RankReading
 from mwatch.sources.rdma import Rdma
 from mwatch.sources.tensorboard import TensorboardEvents
-from mwatch.sources.wrapper_state import WrapperFile
+from mwatch.sources.wrapper_files import NodeProcesses, ResourceUse, WrapperFile
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.export.tensorboard.writer import EventFile, Room
+from mwatch.export.tensorboard.notes import EventFile, Room
 
 
 def opened(folder: Path, room: Room | None = None) -> EventFile:

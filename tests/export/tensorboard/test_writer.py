@@ -8,8 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from mwatch.export.tensorboard.notes import TensorboardNotes
-from mwatch.export.tensorboard.writer import Room
+from mwatch.export.tensorboard.notes import Room, TensorboardNotes
 from support.builders.notes import ACTED, HANG, at, points, read, texts, wait_for
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -19,12 +20,222 @@ from pathlib import Path
 
 from mwatch import __version__
 from mwatch.report.files import check_target, write_target
-from mwatch.report.html import sections, timeline_band
+from mwatch.report.html import sections
 from mwatch.report.html.charts import CHARTS, Frame, charts, frame, tables
+from mwatch.report.html.scale import WIDTH, Across, Tick, labels_by_step, labels_by_time
 from mwatch.report.html.sections import incidents
-from mwatch.report.html.text import Detail, esc
+from mwatch.report.html.text import Detail, cause_name, count, duration, esc, when
+from mwatch.report.model import IncidentStory, PhaseSpan
 from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket
+
+_PIN_ROWS = 4
+_PIN_WIDTH = 2.6
+"""Percent of the page; pins closer than this go into different rows."""
+_THINNEST = 0.8
+PHASES = (
+    "training", "first-step", "saving", "async-finalize", "evaluating", "loading", "starting",
+    "stopping", "queued", "scheduling",
+)  # fmt: skip
+
+
+def until(frame: Frame, incident: IncidentStory) -> float:
+    """When an incident ended: closed, acted on (in mode act), or at the end of the report."""
+    ends = [incident.closed_at, incident.acted_at if frame.report.mode == "act" else None]
+    return min((each for each in ends if each is not None), default=frame.time.high)
+
+
+def since(incident: IncidentStory) -> float:
+    at = None if incident.severity == "warning" else incident.since_at
+    return incident.detected_at if at is None else min(at, incident.detected_at)
+
+
+def marks(frame: Frame) -> str:
+    """Marks behind every chart: when, or at which iteration, something was wrong."""
+    by_time, by_step = [], []
+    for each in frame.report.incidents:
+        is_mild = each.severity == "warning"
+        kind = "warn" if is_mild else "bad"
+        left = frame.time.place(since(each))
+        if is_mild:  # a band that lasts for days would hide worse ones
+            by_time.append(f'<path class="at {kind}" d="M{left:g} 0v100"/>')
+        else:
+            wide = max(_THINNEST, frame.time.place(until(frame, each)) - left)
+            by_time.append(
+                f'<rect class="span {kind}" x="{left:g}" width="{wide:g}" y="0" height="100"/>'
+            )
+        if each.since_iteration is not None:
+            at = frame.step.place(float(each.since_iteration))
+            by_step.append(f'<path class="at {kind}" d="M{at:g} 0v100"/>')
+    starts = "".join(
+        f"M{frame.time.place(each.started_at):g} 0v100" for each in frame.report.attempts[1:]
+    )
+    by_time.append(f'<path class="start" d="{starts}"/>' if starts else "")
+    return f'<g class="by-time">{"".join(by_time)}</g><g class="by-step">{"".join(by_step)}</g>'
+
+
+def pins(frame: Frame) -> str:
+    """Numbers of the incidents, linked to their evidence."""
+    numbered = list(enumerate(frame.report.incidents, 1))
+    if not numbered:
+        return ""
+    by_time = [(number, each, frame.time.place(since(each))) for number, each in numbered]
+    by_step = [
+        (number, each, frame.step.place(float(each.since_iteration)))
+        for number, each in numbered
+        if each.since_iteration is not None
+    ]
+    rows = max(len(set(_rows([x for *_, x in of]))) for of in (by_time, by_step))
+    return (
+        f'<nav class="pins" aria-label="Incidents" style="--rows:{max(1, rows)}">'
+        f"{_pins(by_time, 'by-time')}{_pins(by_step, 'by-step')}</nav>"
+    )
+
+
+def _pins(placed: Sequence[tuple[int, IncidentStory, float]], view: str) -> str:
+    rows = _rows([x for *_, x in placed])
+    return "".join(
+        f'<a class="pin {view} {"warn" if each.severity == "warning" else "bad"}" '
+        f'href="#incident-{number}" style="--a:{x / WIDTH * 100:.2f};--row:{row}" '
+        f'title="{esc(cause_name(each.cause))}: {esc(each.summary[:80])}" '
+        f'aria-label="Incident {number}: {esc(cause_name(each.cause))}">{number}</a>'
+        for (number, each, x), row in zip(placed, rows, strict=True)
+    )
+
+
+def _rows(places: Sequence[float]) -> list[int]:
+    """The lowest row in which a pin does not cover one on its left."""
+    taken = [-WIDTH] * _PIN_ROWS
+    found = [0] * len(places)
+    for index in sorted(range(len(places)), key=places.__getitem__):
+        x = places[index]
+        free = (row for row in range(_PIN_ROWS) if x - taken[row] >= _PIN_WIDTH * WIDTH / 100)
+        found[index] = next(free, 0)
+        taken[found[index]] = x
+    return found
+
+
+def _attempts(frame: Frame) -> str:
+    """One bracket per attempt, with the checkpoint that it resumed from."""
+    spans = []
+    for each in frame.report.attempts:
+        left = frame.time.place(each.started_at)
+        right = frame.time.place(frame.time.high if each.ended_at is None else each.ended_at)
+        source = "" if each.resumed_from is None else f" from {each.resumed_from:,}"
+        spans.append(
+            f'<span class="attempt" style="--a:{left / 10:.2f};--b:{right / 10:.2f}" '
+            f'title="Attempt {each.number}{source}">#{each.number}{source}</span>'
+        )
+    return f'<div class="lane attempts" aria-hidden="true">{"".join(spans)}</div>'
+
+
+def phase_band(frame: Frame) -> str:
+    spans = frame.report.phases
+    if not spans:
+        return ""
+    found = {each.phase for each in spans}
+    present = [each for each in PHASES if each in found] + sorted(found - set(PHASES))
+    lengths = dict.fromkeys(present, 0.0)
+    for each in spans:
+        lengths[each.phase] += each.ended_at - each.began_at
+    paths = "".join(
+        f'<path class="p-{esc(name)}" d="{_boxes(frame.time, spans, name)}"/>' for name in present
+    )
+    legend = "".join(f'<li class="p-{esc(name)}">{esc(name)}</li>' for name in present)
+    summary = ", ".join(f"{name} {duration(length)}" for name, length in lengths.items())
+    return (
+        f'<figure class="chart by-time" id="phases"><figcaption><b>Phases</b></figcaption>'
+        f"{_attempts(frame)}"
+        f'<div class="plot band"><div class="clip">'
+        f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" '
+        f'aria-labelledby="phases-t phases-d"><title id="phases-t">Phases</title>'
+        f'<desc id="phases-d">{esc(summary)}</desc>{paths}{_strips(frame)}</svg></div></div>'
+        f'<ul class="legend">{legend}</ul></figure>'
+    )
+
+
+def _strips(frame: Frame) -> str:
+    """Red strips under the phases in which incidents happened."""
+    places = [
+        (frame.time.place(since(each)), frame.time.place(until(frame, each)))
+        for each in frame.report.incidents
+        if each.severity != "warning"
+    ]
+    boxes = "".join(
+        f"M{left:g} 72h{max(_THINNEST, right - left):g}v28H{left:g}z" for left, right in places
+    )
+    return f'<path class="strip" d="{boxes}"/>' if boxes else ""
+
+
+def _boxes(axis: Across, spans: Iterable[PhaseSpan], phase: str) -> str:
+    boxes = []
+    for each in spans:
+        if each.phase == phase:
+            left = axis.place(each.began_at)
+            wide = max(_THINNEST, axis.place(each.ended_at) - left)
+            boxes.append(f"M{left:g} 0h{wide:g}v100h-{wide:g}z")
+    return "".join(boxes)
+
+
+def checkpoints(frame: Frame) -> str:
+    """Small marks under the loss, by the state of each checkpoint."""
+    report = frame.report
+    shown = []
+    for each in report.checkpoints:
+        places = [("by-step", frame.step.place(float(each.iteration)))]
+        if each.saved_at is not None:
+            places.append(("by-time", frame.time.place(each.saved_at)))
+        about = f"Checkpoint {each.iteration:,}: {each.state}"
+        about += f", {each.reason[:80]}" * bool(each.reason)
+        state, title = esc(each.state[:20]), esc(about[:160])
+        shown += [
+            f'<i class="{view} c-{state}" style="--a:{x / 10:.2f}" title="{title}"></i>'
+            for view, x in places
+        ]
+    if not shown:
+        return ""
+    number = count(len(report.checkpoints))
+    states = {each.state for each in report.checkpoints}
+    names = {"good": "saved", "abandoned": "rolled back", "broken": "broken", "unknown": "unsure"}
+    legend = "".join(
+        f'<li class="c-{state}">{name}</li>' for state, name in names.items() if state in states
+    )
+    return (
+        f'<div class="saves"><div class="lane marks" role="img" '
+        f'aria-label="{number} checkpoints">{"".join(shown)}</div>'
+        f'<ul class="legend small" aria-hidden="true"><li class="plain">Checkpoints:</li>{legend}'
+        "</ul></div>"
+    )
+
+
+def axis_labels(frame: Frame) -> str:
+    clock = frame.report.clock
+    zone = "since the first line" if clock.is_relative else clock.zone
+    by_time, by_step = labels_by_time(frame.time, clock), labels_by_step(frame.step)
+    return (
+        f'<div class="lane x" aria-hidden="true">{_axis(by_time, "by-time")}'
+        f"{_axis(by_step, 'by-step')}</div>"
+        f'<p class="unit"><span class="by-time">{esc(_day(frame))} {esc(zone)}</span>'
+        '<span class="by-step">iteration</span></p>'
+    )
+
+
+def _day(frame: Frame) -> str:
+    first, last = (
+        when(frame.time.low, frame.report.clock),
+        when(frame.time.high, frame.report.clock),
+    )
+    if frame.report.clock.is_relative:
+        return "time"
+    return first[:10] if first[:10] == last[:10] else f"{first[:10]} to {last[:10]}"
+
+
+def _axis(ticks: Sequence[Tick], view: str) -> str:
+    return "".join(
+        f'<span class="{view} tick" style="--a:{tick.place / 10:.2f}">{esc(tick.label)}</span>'
+        for tick in ticks
+    )
+
 
 MAX_BYTES = 2_000_000
 SUFFIXES = (".html", ".htm")
@@ -100,13 +311,13 @@ def _policy() -> str:
 
 
 def _panel(drawn: Frame) -> str:
-    marks = timeline_band.marks(drawn)
-    axis = timeline_band.axis_labels(drawn)
-    drawings = list(charts(drawn, marks, timeline_band.checkpoints(drawn) + axis))
+    behind = marks(drawn)
+    axis = axis_labels(drawn)
+    drawings = list(charts(drawn, behind, checkpoints(drawn) + axis))
     parts = [
-        timeline_band.pins(drawn),
+        pins(drawn),
         *drawings[:1],
-        timeline_band.phase_band(drawn),
+        phase_band(drawn),
         *drawings[1:],
         axis,
     ]
