@@ -9,7 +9,7 @@ middle of a change. None: not known, and not exported.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -162,9 +162,14 @@ class Inputs:
     own: OwnUsage | None = None
 
 
+_CONVERTED = frozenset({"incidents", "sources", "ranks", "checkpoint_sizes"})
+_SAME = tuple(each.name for each in fields(Inputs) if each.name not in _CONVERTED)
+
+
 def take(job: Job, around: Inputs, *, at: float) -> Snapshot:
-    attempt = job.attempt
-    has_started = job.has_started
+    attempt, layout, has_started = job.attempt, job.layout, job.has_started
+    last = attempt.steps[-1] if attempt.steps else None
+    known = job.checkpoints.values()
     return Snapshot(
         run=job.run,
         at=at,
@@ -172,34 +177,18 @@ def take(job: Job, around: Inputs, *, at: float) -> Snapshot:
         attempt_started_at=attempt.started_at if has_started else None,
         phase=attempt.phase if has_started else None,
         iteration=attempt.iteration,
-        total_iterations=job.layout.total_iterations,
-        world_size=job.layout.world_size,
+        total_iterations=layout.total_iterations,
+        world_size=layout.world_size,
         progress_at=attempt.progress_at if has_started else None,
-        hang_deadline_seconds=around.hang_deadline_seconds,
-        numbers=_numbers(attempt.steps[-1], job.layout.sequence_length)
-        if attempt.steps
-        else Numbers(),
+        numbers=Numbers() if last is None else _numbers(last, layout.sequence_length),
         skipped=attempt.skipped,
         nan=attempt.nan,
-        findings=around.findings,
-        decision=around.decision,
-        incidents=dict(around.incidents),
-        restarts_left=around.restarts_left,
-        latest_checkpoint=_newest(job.checkpoints.values(), around),
-        good_checkpoint=_newest(
-            (each for each in job.checkpoints.values() if _is_good(job, each)), around
-        ),
-        goodput=around.goodput,
-        spent_seconds=around.spent_seconds,
+        latest_checkpoint=_newest(known, around),
+        good_checkpoint=_newest((each for each in known if _is_good(job, each)), around),
         ranks=_ranks(job, around.ranks),
-        gpus=around.gpus,
+        incidents=dict(around.incidents),
         sources=dict(around.sources),
-        is_acting=around.is_acting,
-        nccl=around.nccl,
-        fabric=around.fabric,
-        storage=around.storage,
-        tensorboard_iteration=around.tensorboard_iteration,
-        own=around.own,
+        **{name: getattr(around, name) for name in _SAME},
     )
 
 
