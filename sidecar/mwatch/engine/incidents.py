@@ -8,7 +8,7 @@ A finding of an attempt belongs to an incident of that attempt that is not over,
 3. one of them is a silence, a death, or a cause outside the job that explains both, and no
    progress was made between them; or
 4. the job falls silent or is stopped within `STOP_SECONDS` after an action for the incident was
-   decided: somebody carries it out.
+   decided: the action is being carried out.
 Any other finding opens a new incident. An incident is over, counted and never changes again when
 nothing of it was found for `QUIET_SECONDS`, or when its attempt has ended. The sidecar, `mwatch
 run`, the controller, `story.json` and the incident files all read it from here. It does no I/O and

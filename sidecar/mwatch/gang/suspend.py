@@ -38,7 +38,7 @@ def resume(access: Access, step: GangStep, job: KubeJob) -> str | None:
     """The outcome; None: the job has changed since it was read. Only if it is still suspended by
     this step: a person may have suspended it in the meantime."""
     if job.annotations.get(SUSPENDED_BY) != _RESTART + step.id:
-        return "somebody else has taken over the job's suspend: left as it is"
+        return "the job was suspended by someone else since; left unchanged"
     return "suspended and resumed" if resume_as_seen(access, job) else None
 
 
