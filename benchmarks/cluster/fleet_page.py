@@ -22,7 +22,7 @@ from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoin
 from mwatch.model.snapshot.observed_wire import from_wire
 from mwatch.model.snapshot.pod import PodId, WrapperState
 from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
-from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
+from mwatch.sidecar.server import Evaluated, SnapshotPage
 
 CHECKPOINT_EVERY = 100
 FIRST_ITERATION = 1000

@@ -26,11 +26,11 @@ from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.lease import Lease
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import EVENTS, JOBS, PODS, WORKLOADS
-from mwatch.kube.token import Tokens
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import JobKind, KubeJob
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.restart import RestartAnswer, RestartOrder, RestartOutcome
+from mwatch.remediate.bookkeeping import Tokens
 from mwatch.remediate.manager import RemediationManager
 from mwatch.runtime.clock import Clock
 from support.runs.remediation_runs import began as began

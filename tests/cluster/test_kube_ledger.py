@@ -16,8 +16,8 @@ from mwatch.kube.errors import KubeError, NoPermission
 from mwatch.kube.events import Events
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import EVENTS, SECRETS
-from mwatch.kube.token import Tokens
 from mwatch.model.kube.ledger import JobEntry, LedgerData, LedgerNote
+from mwatch.remediate.bookkeeping import Tokens
 
 
 def noted(key: str, what: str, at: float = 1.0) -> Callable[[LedgerData], LedgerData]:

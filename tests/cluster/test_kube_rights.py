@@ -20,9 +20,9 @@ from mwatch.kube.lease import Lease
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.mirror import Mirror
 from mwatch.kube.resources import CLAIMS, CONFIG_MAPS, EVENTS, OF_KIND, PODS, WORKLOADS, ApiResource
-from mwatch.kube.token import Tokens
 from mwatch.model.kube.job import QUEUE, JobKind, KubeJob, job_of
 from mwatch.model.kube.ledger import LedgerData
+from mwatch.remediate.bookkeeping import Tokens
 from mwatch.remediate.node_avoidance import avoid_patch, keep_off
 
 REVIEWS = ApiResource(

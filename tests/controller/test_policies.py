@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kube.fake_api import Reply, fake_api
-from mwatch.controller.policies import Policies
+from mwatch.controller.controller import Policies
 from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
 from mwatch.model.kube.job import KubeJob

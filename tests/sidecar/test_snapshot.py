@@ -27,7 +27,7 @@ from mwatch.model.observation import (
 )
 from mwatch.model.snapshot.pod import DataFile, Mount, PodFacts, PodId, TrainerEnd, WrapperState
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, decode
-from mwatch.sidecar.snapshot import MAX_CHECKPOINTS, Evaluated, SnapshotPage
+from mwatch.sidecar.server import MAX_CHECKPOINTS, Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders.snapshot import busy_snapshot
 from support.builders.volume import ManualClock

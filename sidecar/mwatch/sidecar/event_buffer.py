@@ -112,7 +112,7 @@ class _Entry:
         return place.holds(LogPlace(self.place.file, getattr(self.observed.what, "line", 0)))
 
 
-class Batch(NamedTuple):
+class EventPage(NamedTuple):
     bodies: list[bytes]
     cursor: str
     gap: bool
@@ -168,7 +168,7 @@ class EventBuffer:
             self._newest += 1
             return self._newest
 
-    def after(self, cursor: str) -> Batch:
+    def after(self, cursor: str) -> EventPage:
         """Return what comes after a cursor, oldest first, within the size of an answer."""
         known = read_cursor(cursor)
         with self._lock:
@@ -184,7 +184,7 @@ class EventBuffer:
         if last is not None:
             newest, place = last.number, last.place
         reached = Cursor(self._life, newest, self._start, ahead.then(place))
-        return Batch(bodies, str(reached), gap, after)
+        return EventPage(bodies, str(reached), gap, after)
 
     def _place_with(self, observed: Observed, file: int) -> LogPlace:
         what, before = observed.what, self._place

@@ -34,8 +34,13 @@ from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import asked_to_end
 from mwatch.sidecar.event_buffer import CursorFile, LogPlace
-from mwatch.sidecar.server import EvidenceApi, SidecarServer, restart_with_evidence
-from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
+from mwatch.sidecar.server import (
+    Evaluated,
+    EvidenceApi,
+    SidecarServer,
+    SnapshotPage,
+    restart_with_evidence,
+)
 from mwatch.sources.background import MonitoredSource
 from mwatch.sources.pod_facts import PodFactsSource, data_prefixes, printed_prefixes
 from mwatch.watch.collector import PodSources, VolumeCollector

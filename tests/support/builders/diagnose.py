@@ -18,7 +18,7 @@ from mwatch.model.snapshot.pod import PodFacts, PodId, WrapperState
 from mwatch.model.snapshot.snapshot_wire import from_wire
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
-from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
+from mwatch.sidecar.server import Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders.kube import pod as make_pod
 from support.builders.snapshot import busy_snapshot

@@ -14,7 +14,7 @@ from mwatch.export.http.server import Page, Request, Server
 from mwatch.model.observation import AttemptStart, Beat, Observed
 from mwatch.model.snapshot.pod import PodId, WrapperState
 from mwatch.model.snapshot.snapshot import SourceState
-from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
+from mwatch.sidecar.server import Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders.snapshot import busy_snapshot
 

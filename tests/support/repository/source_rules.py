@@ -87,7 +87,7 @@ class Source:
 
     @property
     def package(self) -> str:
-        """The first name under `mwatch`: `parse` for `mwatch.parse.formats.megatron_messages`."""
+        """The first name under `mwatch`: `parse` for `mwatch.parse.formats.megatron`."""
         return self.module.split(".")[1]
 
 

@@ -14,7 +14,7 @@ from mwatch.model.job import Job, SignSeen
 from mwatch.model.observation import AttemptStart, Beat, Observed, Sign, SignSource, SignState
 from mwatch.model.snapshot.pod import PodId, WrapperState
 from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
-from mwatch.sidecar.snapshot import Evaluated, SnapshotPage
+from mwatch.sidecar.server import Evaluated, SnapshotPage
 from mwatch.sources.probe import RankReading
 from support.builders import job as build
 from support.builders.events import events

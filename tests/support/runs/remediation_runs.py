@@ -26,7 +26,6 @@ from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.lease import Lease
 from mwatch.kube.resources import SECRETS
-from mwatch.kube.token import FIELD, secret_name
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.incident import SavedEvidence
@@ -36,6 +35,7 @@ from mwatch.model.kube.ledger import LedgerData
 from mwatch.model.snapshot.pod import PodId, WrapperState
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, SidecarView
 from mwatch.remediate import background, evidence, manager, worker
+from mwatch.remediate.bookkeeping import FIELD, secret_name
 from mwatch.remediate.manager import RemediationManager
 from mwatch.remediate.pod_client import PodAddress, Reply
 from support.fakes.kube_cluster import JOB, NAMESPACE, ClusterAccess, FakeCluster
