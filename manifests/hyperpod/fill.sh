@@ -12,7 +12,7 @@ refuse() {
 }
 
 divides() { # WHAT NUMBER BY-WHAT NUMBER
-    [ $(($2 % $4)) -eq 0 ] || refuse "$1 $2 does not divide by $3 $4"
+    [ $(($2 % $4)) -eq 0 ] || refuse "$1 $2 is not divisible by $3 $4"
 }
 
 template=${1:?give a template}

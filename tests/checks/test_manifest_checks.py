@@ -230,9 +230,9 @@ def test_the_worst_comes_first_and_names_its_line() -> None:
 
 def test_the_numbers_are_reported() -> None:
     (output,) = [each for each in found(job(pipeline_model_parallel_size="8"))]
-    assert output.what == "the world size 16 does not divide by TP 4 x PP 8 x CP 1 = 32"
+    assert output.what == "the world size 16 is not divisible by TP 4 x PP 8 x CP 1 = 32"
     (batch,) = found(job(global_batch_size="511"))
-    assert batch.what == "the global batch 511 does not divide by micro batch 1 x DP 2"
+    assert batch.what == "the global batch 511 is not divisible by micro batch 1 x DP 2"
 
 
 def test_a_field_that_no_policy_has_is_not_to_be_put_into_one() -> None:

@@ -13,7 +13,7 @@ import json
 import pytest
 
 from mwatch.manifests.parts import InjectRequest
-from mwatch.manifests.transplant import transplanted
+from mwatch.manifests.stream import transplanted
 from mwatch.manifests.whole import inject_text, uninject_text
 from support.repository.manifest_files import NATIVE, PLAIN, objects_in
 

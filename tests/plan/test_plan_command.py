@@ -52,7 +52,7 @@ def test_the_plan_of_the_documents_largest_run() -> None:
 def test_the_defaults_of_the_document_cannot_work_and_it_is_stated_what_would() -> None:
     code, output = run("175b", *AKS, "--nodes", "2", "--tp", "8", "--pp", "16")
     assert code == 1
-    assert "16 GPUs do not divide by TP 8 x PP 16 x CP 1 = 128" in output
+    assert "16 GPUs are not divisible by TP 8 x PP 16 x CP 1 = 128" in output
     assert "would work: 6 such machines with TP" in output
 
 
@@ -154,7 +154,7 @@ def test_an_absurd_number_is_refused_in_one_line_that_names_the_flag(
 def test_a_shape_that_no_model_can_have_gets_no_figures_and_no_advice_about_gpus() -> None:
     code, output = run("--layers", "4", "--hidden", "1000", "--heads", "7", "--seq", "128", *AKS)
     assert code == 1
-    assert "hidden size 1000 does not divide by 7 heads" in output
+    assert "hidden size 1000 is not divisible by 7 heads" in output
     assert output.splitlines()[-1] == "no layout can work for this shape"
     assert "GiB, stage" not in output and "checkpoint" not in output
 

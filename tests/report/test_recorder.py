@@ -107,8 +107,8 @@ def test_what_cannot_be_seen_is_told() -> None:
     watch.recorder.noted("the GPUs cannot be asked: no driver")
     watch.recorder.noted("the GPUs cannot be asked: no driver")
     story = watch.story()
-    assert {each.name for each in story.sights if each.is_up} == {"log"}
-    assert {each.since for each in story.sights if not each.is_up} == {None}
+    assert {each.name for each in story.source_states if each.is_up} == {"log"}
+    assert {each.since for each in story.source_states if not each.is_up} == {None}
     assert story.notes == ("the GPUs cannot be asked: no driver",)
 
 

@@ -105,19 +105,22 @@ def broken(story: RunReport, change: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"run": 7}, "story.run is no text"),
-        ({"run": "x" * 3000}, "story.run is no text of at most 2000"),
-        ({"iteration": 1.5}, "story.iteration is no whole number"),
-        ({"iteration": True}, "story.iteration is no whole number"),
-        ({"is_over": 1}, "story.is_over is neither true nor false"),
-        ({"wall_seconds": "1"}, "story.wall_seconds is no number"),
-        ({"wall_seconds": 1e308}, "story.wall_seconds is no number"),
-        ({"clock": []}, "story.clock is no object"),
-        ({"attempts": {}}, "story.attempts is no list"),
-        ({"attempts": [{}]}, "story.attempts[0].number is missing"),
-        ({"notes": ["a"] * 5000}, "story.notes is no list of at most"),
-        ({"series": [[1, 2]]}, "story.series[0] is no row of 11 values"),
-        ({"series": [[1, 1, 1, 0, 0, 0, 0, [1, 2], None, None, None]]}, "no four numbers"),
+        ({"run": 7}, "story.run: Expected `str`, got `int`"),
+        ({"run": "x" * 3000}, "story.run has more than 2000 characters"),
+        ({"iteration": 1.5}, "story.iteration: Expected `int"),
+        ({"iteration": True}, "story.iteration: Expected `int"),
+        ({"is_over": 1}, "story.is_over: Expected `bool`"),
+        ({"wall_seconds": "1"}, "story.wall_seconds: Expected `float`"),
+        ({"wall_seconds": 1e308}, "story.wall_seconds is too large a number"),
+        ({"clock": []}, "story.clock: Expected `object`"),
+        ({"attempts": {}}, "story.attempts: Expected `array`"),
+        ({"attempts": [{}]}, "story.attempts[0]: Object missing required field `number`"),
+        ({"notes": ["a"] * 5000}, "story.notes has more than 4096 items"),
+        ({"series": [[1, 2]]}, "story.series[0] is not a row of 11 values"),
+        (
+            {"series": [[1, 1, 1, 0, 0, 0, 0, [1, 2], None, None, None]]},
+            "story.series[0].loss: Expected `array` of length 4",
+        ),
     ],
 )
 def test_what_is_not_of_the_right_shape_is_named(
@@ -133,14 +136,14 @@ def test_what_is_not_of_the_right_shape_is_named(
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"", "is no JSON"),
-        (b"{", "is no JSON"),
-        (b"\xff\xfe", "is no JSON"),
-        (b"[]", "has no version"),
-        (b'{"version": "1"}', "has no version"),
+        (b"", "not JSON"),
+        (b"{", "not JSON"),
+        (b"\xff\xfe", "not JSON"),
+        (b"[]", "no version"),
+        (b'{"version": "1"}', "no version"),
         (b'{"version": 9}', "needs a newer mwatch"),
-        (b'{"version": 1}', "story is no object"),
-        (b" " * (17 << 20), "is larger than 16 MiB"),
+        (b'{"version": 1}', "story is not an object"),
+        (b" " * (17 << 20), "larger than 16 MiB"),
     ],
 )
 def test_what_is_no_story_is_refused(data: bytes, said: str) -> None:
@@ -148,8 +151,10 @@ def test_what_is_no_story_is_refused(data: bytes, said: str) -> None:
         story_json.from_json(data)
 
 
-def test_a_key_of_a_later_mwatch_is_passed_over(story: RunReport) -> None:
+def test_a_key_and_a_cause_of_a_later_mwatch_are_passed_over(story: RunReport) -> None:
     assert story_json.from_json(broken(story, {"colour": "red"})).run == "trainer"
+    verdict = {"cause": "gremlins", "summary": "they are back"}
+    assert story_json.from_json(broken(story, {"verdict": verdict})).verdict.cause == "unknown"
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

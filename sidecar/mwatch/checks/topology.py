@@ -99,7 +99,7 @@ def _ranks(workload: Workload, replica: Replica) -> int | None:
 def _world_size(workload: Workload) -> Iterator[CheckHit]:
     shape = shape_of(workload)
     if shape is not None and shape.world and shape.world % shape.model:
-        what = f"the world size {shape.world} does not divide by {shape.text}"
+        what = f"the world size {shape.world} is not divisible by {shape.text}"
         fix = f"use a multiple of {shape.model} GPUs, or smaller parallel sizes"
         yield CheckHit(shape.path, what, fix)
 
@@ -114,7 +114,7 @@ def _batch(workload: Workload) -> Iterator[CheckHit]:
         return
     data = shape.world // shape.model
     if whole % (micro * data):
-        what = f"the global batch {whole} does not divide by micro batch {micro} x DP {data}"
+        what = f"the global batch {whole} is not divisible by micro batch {micro} x DP {data}"
         yield CheckHit(shape.path, what, f"use a multiple of {micro * data}")
 
 
@@ -122,7 +122,7 @@ def _heads(workload: Workload) -> Iterator[CheckHit]:
     shape = shape_of(workload)
     heads = None if shape is None else shape.replica.number("--num-attention-heads")
     if shape is not None and heads and heads % shape.tensor:
-        what = f"{heads} attention heads do not divide by TP {shape.tensor}"
+        what = f"{heads} attention heads are not divisible by TP {shape.tensor}"
         yield CheckHit(shape.path, what, "choose another tensor-parallel size")
 
 
@@ -132,7 +132,7 @@ def _layers(workload: Workload) -> Iterator[CheckHit]:
     if shape is None or not layers or any(each in shape.replica.arguments for each in _UNEVEN):
         return
     if layers % shape.pipeline:
-        what = f"{layers} layers do not divide by PP {shape.pipeline}"
+        what = f"{layers} layers are not divisible by PP {shape.pipeline}"
         yield CheckHit(shape.path, what, "choose another pipeline-parallel size")
 
 

@@ -239,15 +239,15 @@ def _refuse(asked: UnplannedFlags) -> None:
 def _made(
     model: ModelFlags, cluster: ClusterFlags, layout: LayoutFlags, saving: SavingFlags
 ) -> CapacityPlan:
+    from mwatch.plan import choose
     from mwatch.plan import report as app
-    from mwatch.plan import request
 
-    preset = None if model.model is None else request.preset(model.model)
-    machines = request.cluster(cluster.instance, cluster.gpus, cluster.gpu_memory, cluster.nodes)
+    preset = None if model.model is None else choose.preset(model.model)
+    machines = choose.cluster(cluster.instance, cluster.gpus, cluster.gpu_memory, cluster.nodes)
     given = {
         "tensor": layout.tp, "pipeline": layout.pp, "context": layout.cp, "expert": layout.ep,
         "virtual": layout.vpp, "micro_batch": layout.micro_batch,
-        "global_batch": layout.global_batch, "recompute": request.recompute(layout.recompute),
+        "global_batch": layout.global_batch, "recompute": choose.recompute(layout.recompute),
         "sequence_parallel": layout.sequence_parallel,
         "distributed_optimizer": layout.distributed_optimizer,
         "flash_attention": layout.flash_attention,
@@ -255,11 +255,11 @@ def _made(
     }  # fmt: skip
     return app.make(
         app.PlanRequest(
-            request.name(model.model),
-            request.shape(preset, *_shape(model)),
+            choose.name(model.model),
+            choose.shape(preset, *_shape(model)),
             machines,
-            request.fixed(preset, given),
-            request.stores(saving.storage or (), machines.machine.cloud),
+            choose.fixed(preset, given),
+            choose.stores(saving.storage or (), machines.machine.cloud),
             saving.failure_rate,
             saving.mtbf,
             saving.restart_minutes * 60,
@@ -417,6 +417,6 @@ def _table(rows: Sequence[tuple[str, ...]]) -> list[Line]:
 
 
 def render_names() -> str:
-    from mwatch.plan.request import instances, known_presets, tiers
+    from mwatch.plan.choose import instances, known_presets, tiers
 
     return "\n\n".join("\n".join(table(rows)) for rows in (known_presets(), instances(), tiers()))

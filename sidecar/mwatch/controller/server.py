@@ -341,7 +341,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "since": {"iteration": finding.since_iteration, "time": _iso(finding.since_time)},
         "confidence": finding.confidence,
         "culprit": json_codec.to_builtins(finding.culprit),
-        "evidence": [each._asdict() for each in finding.evidence],
+        "evidence": json_codec.to_builtins([*finding.evidence]),
         "cannot_heal": finding.cannot_heal,
         "fault": finding.fault,
     }

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
 
 from mwatch import detect
 from mwatch.model.decision import Action, Decision
@@ -23,7 +22,8 @@ from mwatch.model.job import Job
 from mwatch.model.observation import Observed
 
 
-class Advice(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Advice:
     step: str
     runbook: str | None  # a page of `runbooks/`, without `.md`
 
@@ -96,7 +96,7 @@ def advise(
     if entry is not None and entry.role is Role.ROOT:
         return Advice(entry.fix, entry.runbook)
     page = next((each.runbook for each in detect.ALL if each.name == finding.detector), None)
-    return usual if usual.runbook or not page else usual._replace(runbook=page)
+    return usual if usual.runbook or not page else replace(usual, runbook=page)
 
 
 MAX_FIRST = 200

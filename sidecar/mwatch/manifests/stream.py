@@ -2,26 +2,269 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stream of YAML documents; unchanged documents keep every byte.
 
-In a changed document only the lines of the change differ. Where that fails, ruamel.yaml prints the
-document with its comments, quotes, order of keys and measured indentation, so that few other lines
-differ. A JSON document stays JSON, with its indentation.
+A library prints a tree in its own style. So the tree is printed before and after the change, and
+only the difference goes into the user's text, next to the same lines; the result is parsed and
+compared. Where that fails, ruamel.yaml prints the document with its comments, quotes, order of keys
+and measured indentation. A JSON document stays JSON, with its indentation.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from mwatch.errors import InputError
-from mwatch.manifests.transplant import transplanted
 from mwatch.model.checks import Path
+
+_BLOCK = re.compile(r"(?:^|[\s:-])[|>][-+0-9]*\s*(?:#.*)?$")
+
+
+class _Change(NamedTuple):
+    """Lines of the first printing, and the lines of the second that replace them."""
+
+    old: slice
+    new: slice
+
+
+def transplanted(text: str, before: str, after: str) -> str:
+    """The text with the difference between two printings of it. Comments stay in place."""
+    mine = text.splitlines()
+    first, second = (list(_content(each.splitlines())) for each in (before, after))
+    ending = "\r\n" if "\r\n" in text else "\n"
+    places = _places(mine, first)
+    parts: list[str] = []
+    done = 0
+    for change in _changes(first, second, places):
+        start, stop = _span(change.old, places, mine)
+        parts += mine[done:start]
+        new = _shifted(second[change.new], change, mine, first, places)
+        inside = {each for each in range(start, stop) if _is_content(mine[each])}
+        ours = [mine[each] for each in range(start, stop) if each in inside]
+        parts += _replaced(ours, first[change.old], new)
+        parts += [mine[each] for each in range(start, stop) if each not in inside]
+        done = max(stop, done)
+    parts += mine[done:]
+    return ending.join(parts) + (ending if text.endswith("\n") else "")
+
+
+def _content(lines: Sequence[str]) -> Iterator[str]:
+    """Without empty lines and comments, except inside a block scalar."""
+    text_below: int | None = None
+    for line in lines:
+        if text_below is not None and (not line.strip() or _indent(line) > text_below):
+            yield line
+            continue
+        text_below = _indent(line) if _BLOCK.search(line) and _is_content(line) else None
+        if _is_content(line):
+            yield line
+
+
+def _places(mine: Sequence[str], first: Sequence[str]) -> dict[int, int]:
+    """Printed line numbers to the user's, for lines that are equal but for spaces."""
+    found = SequenceMatcher(None, _bare(first), _bare(mine), autojunk=False)
+    return {
+        block.a + each: block.b + each
+        for block in found.get_matching_blocks()
+        for each in range(block.size)
+    }
+
+
+def _bare(lines: Sequence[str]) -> list[str]:
+    return ["".join(each.split()) for each in lines]
+
+
+def _changes(
+    first: Sequence[str], second: Sequence[str], places: dict[int, int]
+) -> Iterator[_Change]:
+    """Each change, grown until the lines around it are in the user's text too."""
+    last: _Change | None = None
+    for tag, a, b, c, d in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
+        if tag == "equal":
+            continue
+        while a > 0 and a - 1 not in places:
+            a, c = a - 1, c - 1
+        while b < len(first) and b not in places:
+            b, d = b + 1, d + 1
+        if last is not None and a <= last.old.stop:
+            a, c = last.old.start, last.new.start
+        elif last is not None:
+            yield last
+        last = _Change(slice(a, b), slice(c, d))
+    if last is not None:
+        yield last
+
+
+def _span(old: slice, places: dict[int, int], mine: Sequence[str]) -> tuple[int, int]:
+    """In the user's text, without comments at either end."""
+    if old.start == old.stop:
+        start = places[old.start - 1] + 1 if old.start > 0 else places.get(0, len(mine))
+        return start, start
+    start = places[old.start - 1] + 1 if old.start > 0 else 0
+    stop = places.get(old.stop, len(mine))
+    while start < stop and not _is_content(mine[start]):
+        start += 1
+    while stop > start and not _is_content(mine[stop - 1]):
+        stop -= 1
+    return start, stop
+
+
+def _replaced(mine: list[str], old: list[str], new: list[str]) -> list[str]:
+    """Change within the lines if they have the same letters, to keep the user's spaces."""
+    if not old or not new or _letters(mine) != _letters(old):
+        return new
+    if len(old) < len(new):
+        if _likeness(old, new[: len(old)]) > _likeness(old, new[-len(old) :]):
+            return [*_respelt(mine, old, new[: len(old)]), *new[len(old) :]]
+        return [*new[: -len(old)], *_respelt(mine, old, new[-len(old) :])]
+    if len(new) < len(old):
+        is_head = _likeness(old[: len(new)], new) > _likeness(old[-len(new) :], new)
+        cut = len(new) if is_head else len(old) - len(new)
+        line = _line_after(mine, len(_letters(old[:cut])))
+        kept, was = (mine[:line], old[:cut]) if is_head else (mine[line:], old[cut:])
+        return _respelt(kept, was, new)
+    return _respelt(mine, old, new)
+
+
+def _likeness(old: list[str], new: list[str]) -> int:
+    was, now = _joined(old), _joined(new)
+    head = _common(was, now)
+    return head + _common(was[head:][::-1], now[head:][::-1])
+
+
+def _respelt(mine: list[str], old: list[str], new: list[str]) -> list[str]:
+    """Replace the text between the equal beginning and the equal end."""
+    was, now, whole = _joined(old), _joined(new), "\n".join(mine)
+    head = _common(was, now)
+    tail = _common(was[head:][::-1], now[head:][::-1])
+    start = _reached(whole, len("".join(was[:head].split())))
+    stop = _reached(whole, len("".join(was[: len(was) - tail].split())))
+    return (whole[:start] + now[head : len(now) - tail] + whole[stop:]).split("\n")
+
+
+def _joined(lines: Sequence[str]) -> str:
+    """Without indentation and without the padding of comments."""
+    return re.sub(r" +#", " #", "\n".join(lines).lstrip())
+
+
+def _letters(lines: Sequence[str]) -> str:
+    return "".join(_bare(lines))
+
+
+def _line_after(lines: Sequence[str], letters: int) -> int:
+    for count, line in enumerate(_bare(lines)):
+        if letters <= 0:
+            return count
+        letters -= len(line)
+    return len(lines)
+
+
+def _common(one: str, other: str) -> int:
+    count = 0
+    for mine, yours in zip(one, other, strict=False):
+        if mine != yours:
+            break
+        count += 1
+    return count
+
+
+def _reached(text: str, letters: int) -> int:
+    for index, each in enumerate(text):
+        if each.isspace():
+            continue
+        if letters == 0:
+            return index
+        letters -= 1
+    return len(text)
+
+
+def _shifted(
+    new: list[str],
+    change: _Change,
+    mine: Sequence[str],
+    first: Sequence[str],
+    places: dict[int, int],
+) -> list[str]:
+    """Indented like their sibling lines in the user's text."""
+    moved: list[str] = []
+    for block in _blocks(new):
+        by = 0
+        found = _sibling(block[0], change.old, first, places)
+        if found is not None:
+            by = _indent(mine[places[found]]) - _indent(first[found])
+            if _has_dash(first[found]) and not _has_dash(block[0]):
+                by = _depth(mine[places[found]]) - _depth(first[found])
+        moved += [_moved(each, by) for each in block]
+    return moved
+
+
+def _blocks(lines: list[str]) -> Iterator[list[str]]:
+    """Split before a line that is further left than the first of its block."""
+    block: list[str] = []
+    for line in lines:
+        is_left = bool(block) and _is_content(line) and _indent(line) < _indent(block[0])
+        if is_left or (block and _is_above(line, block[0])):
+            yield block
+            block = []
+        block.append(line)
+    if block:
+        yield block
+
+
+def _sibling(line: str, old: slice, first: Sequence[str], places: dict[int, int]) -> int | None:
+    """A line of the same list or mapping, else the nearest line above."""
+    for way in (range(old.start - 1, -1, -1), range(old.stop, len(first))):
+        for each in way:
+            if not _is_content(first[each]):
+                continue
+            if each in places and _is_beside(first[each], line):
+                return each
+            if _indent(first[each]) < _indent(line) or _is_above(first[each], line):
+                break
+    return next((each for each in range(old.start - 1, -1, -1) if each in places), None)
+
+
+def _is_beside(one: str, line: str) -> bool:
+    if _has_dash(line):
+        return _has_dash(one) and _indent(one) == _indent(line)
+    return _depth(one) == _indent(line)
+
+
+def _is_above(one: str, line: str) -> bool:
+    """A key directly above or below the dashes of a list."""
+    return _has_dash(line) and not _has_dash(one) and _indent(one) == _indent(line)
+
+
+def _is_content(line: str) -> bool:
+    return bool(line.strip()) and not line.lstrip().startswith("#")
+
+
+def _has_dash(line: str) -> bool:
+    return line.lstrip().startswith("- ")
+
+
+def _depth(line: str) -> int:
+    """The column of the key, after the dash of its item."""
+    bare = line.lstrip()
+    return _indent(line) + (len(bare) - len(bare[1:].lstrip()) if _has_dash(line) else 0)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _moved(line: str, by: int) -> str:
+    if not line.strip() or by == 0:
+        return line
+    return " " * by + line if by > 0 else line[min(-by, _indent(line)) :]
+
 
 MAX_CHARACTERS = 4_000_000
 _SEPARATOR = re.compile(r"---(?:\s.*)?")

@@ -101,7 +101,8 @@ class Culprit:
         return ": ".join(part for part in (named, state) if part) or None
 
 
-class Evidence(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Evidence:
     file: str | None
     line: int | None
     text: str

@@ -63,10 +63,10 @@ def _error(check: str, what: str, fix: str) -> LayoutProblem:
 
 def _shape(shape: ModelShape) -> Iterator[LayoutProblem]:
     if shape.head_size is None and shape.hidden % shape.heads:
-        what = f"hidden size {shape.hidden} does not divide by {shape.heads} heads"
+        what = f"hidden size {shape.hidden} is not divisible by {shape.heads} heads"
         yield _error("heads", what, f"use a multiple of {shape.heads}, or give the size of a head")
     if shape.heads % shape.key_groups:
-        what = f"{shape.heads} heads do not divide by {shape.key_groups} groups of keys"
+        what = f"{shape.heads} heads are not divisible by {shape.key_groups} groups of keys"
         yield _error("groups", what, f"groups that do: {_listed(divisors(shape.heads))}")
     if shape.learned_positions and shape.sequence > shape.positions:
         what = f"the sequence of {shape.sequence} is longer than {shape.positions} positions"
@@ -85,20 +85,20 @@ def _arithmetic(shape: ModelShape, layout: ParallelLayout) -> Iterator[LayoutPro
 def _world(layout: ParallelLayout) -> Iterator[LayoutProblem]:
     if layout.world % layout.model:
         product = f"TP {layout.tensor} x PP {layout.pipeline} x CP {layout.context}"
-        what = f"{layout.world} GPUs do not divide by {product} = {layout.model}"
+        what = f"{layout.world} GPUs are not divisible by {product} = {layout.model}"
         more = -(-layout.world // layout.model) * layout.model
         yield _error("world-size", what, f"use {more} GPUs, or smaller parallel sizes")
 
 
 def _tensor(shape: ModelShape, layout: ParallelLayout) -> Iterator[LayoutProblem]:
     if shape.heads % layout.tensor:
-        what = f"{shape.heads} attention heads do not divide by TP {layout.tensor}"
+        what = f"{shape.heads} attention heads are not divisible by TP {layout.tensor}"
         yield _error("tensor", what, f"TP that does: {_listed(divisors(shape.heads, 16))}")
     elif shape.key_groups % layout.tensor and layout.tensor % shape.key_groups:
         what = f"TP {layout.tensor} and {shape.key_groups} groups of keys do not divide each other"
         yield _error("tensor", what, f"TP that does: {_listed(divisors(shape.key_groups, 16))}")
     elif shape.ffn_size % layout.tensor:
-        what = f"the MLP's width {shape.ffn_size} does not divide by TP {layout.tensor}"
+        what = f"the MLP's width {shape.ffn_size} is not divisible by TP {layout.tensor}"
         yield _error("tensor", what, f"TP that does: {_listed(divisors(shape.ffn_size, 16))}")
 
 
@@ -113,7 +113,7 @@ def _stages(shape: ModelShape, layout: ParallelLayout) -> Iterator[LayoutProblem
 def _even(shape: ModelShape, layout: ParallelLayout) -> LayoutProblem | None:
     if shape.layers % layout.pipeline == 0:
         return None
-    what = f"{shape.layers} layers do not divide by PP {layout.pipeline}"
+    what = f"{shape.layers} layers are not divisible by PP {layout.pipeline}"
     fix = f"PP that does: {_listed(divisors(shape.layers, 64))}"
     return _error("pipeline", what, fix + _ends(shape, layout))
 
@@ -149,7 +149,7 @@ def _virtual(shape: ModelShape, layout: ParallelLayout, virtual: int) -> Iterato
             fix = f"VPP that can: {_listed(divisors(math.gcd(*of)))}"
         yield _error("virtual", what, fix)
     elif layout.microbatches % number:
-        what = f"{layout.microbatches} micro-batches do not divide by PP {number}, as VPP needs"
+        what = f"{layout.microbatches} micro-batches are not divisible by PP {number}, as VPP needs"
         each = layout.micro_batch * layout.data * number
         yield _error("virtual", what, f"use a global batch that is a multiple of {each}")
 
@@ -157,11 +157,11 @@ def _virtual(shape: ModelShape, layout: ParallelLayout, virtual: int) -> Iterato
 def _sequence(shape: ModelShape, layout: ParallelLayout) -> Iterator[LayoutProblem]:
     parts = 2 * layout.context if layout.context > 1 else 1
     if shape.sequence % parts:
-        what = f"the sequence of {shape.sequence} does not divide by 2 x CP {layout.context}"
+        what = f"the sequence of {shape.sequence} is not divisible by 2 x CP {layout.context}"
         yield _error("context", what, f"use a multiple of {parts}")
     elif layout.splits_sequence and shape.sequence // layout.context % layout.tensor:
         part = f"the sequence's part of {shape.sequence // layout.context}"
-        what = f"{part} does not divide by TP {layout.tensor}, as sequence parallelism needs"
+        what = f"{part} is not divisible by TP {layout.tensor}, as sequence parallelism needs"
         yield _error("sequence", what, "lengthen the sequence, or lower TP or CP")
 
 
@@ -173,10 +173,10 @@ def _experts(shape: ModelShape, layout: ParallelLayout) -> Iterator[LayoutProble
             yield _error("expert", what, "use EP 1, or give the number of experts")
         return
     if experts.count % expert:
-        what = f"{experts.count} experts do not divide by EP {expert}"
+        what = f"{experts.count} experts are not divisible by EP {expert}"
         yield _error("expert", what, f"EP that does: {_listed(divisors(experts.count))}")
     elif layout.world % (layout.tensor * expert * layout.pipeline):
-        what = f"{layout.world} GPUs do not divide by TP {layout.tensor} x EP {expert} x PP"
+        what = f"{layout.world} GPUs are not divisible by TP {layout.tensor} x EP {expert} x PP"
         what += f" {layout.pipeline}: EP must fit into DP x CP"
         yield _error("expert", what, "lower EP, or use more GPUs")
     if layout.tensor > 1 and not layout.sequence_parallel:
@@ -190,7 +190,7 @@ def _experts(shape: ModelShape, layout: ParallelLayout) -> Iterator[LayoutProble
 def _batch(layout: ParallelLayout) -> Iterator[LayoutProblem]:
     each = layout.micro_batch * layout.data
     if layout.world % layout.model == 0 and layout.global_batch % each:
-        what = f"the global batch {layout.global_batch} does not divide by micro batch"
+        what = f"the global batch {layout.global_batch} is not divisible by micro batch"
         what += f" {layout.micro_batch} x DP {layout.data} = {each}"
         near = max(round(layout.global_batch / each), 1) * each
         yield _error("batch", what, f"use a multiple of {each}, such as {near}")

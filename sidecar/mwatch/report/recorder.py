@@ -307,7 +307,7 @@ class ReportRecorder:
             validations=tuple(self._validations),
             phases=self._band.spans(until) if self.has_curves else (),
             checkpoints=checkpoints(job),
-            sights=sources(job),
+            source_states=sources(job),
             timeline=timeline(self.timeline.entries, self.mode),
             left_out=self._left_out + self.timeline.left_out,
             notes=tuple(self._notes),

@@ -68,7 +68,7 @@ class RunReport:
     validations: tuple[ValidationStory, ...] = ()
     phases: tuple[PhaseSpan, ...] = ()
     checkpoints: tuple[CheckpointStory, ...] = ()
-    sights: tuple[SourceStory, ...] = ()
+    source_states: tuple[SourceStory, ...] = ()
     timeline: tuple[TimelineEntry, ...] = ()
     left_out: int = 0
     """Entries of the timeline, attempts and incidents beyond the limits."""
@@ -176,7 +176,7 @@ class RunReport:
             "since": self._since(finding.since_iteration, finding.since_time),
             "confidence": finding.confidence,
             "culprit": json_codec.to_builtins(finding.culprit),
-            "evidence": [each._asdict() for each in finding.evidence],
+            "evidence": json_codec.to_builtins([*finding.evidence]),
             "cannot_heal": finding.cannot_heal,
             "fault": finding.fault,
         }
@@ -215,7 +215,7 @@ class RunReport:
             "since": self._since(incident.since_iteration, incident.since_at),
             "confidence": incident.confidence,
             "culprit": json_codec.to_builtins(incident.blamed),
-            "evidence": [each._asdict() for each in (lead.evidence if lead else ())],
+            "evidence": json_codec.to_builtins([*lead.evidence] if lead else []),
             "cannot_heal": incident.cannot_heal,
             "fault": incident.fault,
             "detected": self.time(incident.detected_at),

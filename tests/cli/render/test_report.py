@@ -50,7 +50,7 @@ def crowded(report: RunReport) -> RunReport:
         verdict=replace(report.verdict, summary=LONG, culprit=culprit),
         decision=decision,
         findings=(finding, *others),
-        advice=report.advice._replace(step=LONG),
+        advice=replace(report.advice, step=LONG),
         notes=(LONG,) * 9,
     )
 

@@ -28,17 +28,17 @@
 {{- $v := .Values -}}
 {{- $p := .plan -}}
 {{- if mod (int64 $p.hidden) (int64 $p.heads) -}}
-{{- fail (printf "the hidden size %d does not divide by %d attention heads: change one of them" (int64 $p.hidden) (int64 $p.heads)) -}}
+{{- fail (printf "the hidden size %d is not divisible by %d attention heads: change one of them" (int64 $p.hidden) (int64 $p.heads)) -}}
 {{- end -}}
 {{- if mod (int64 $p.heads) (int64 $p.tensor) -}}
-{{- fail (printf "%d attention heads do not divide by TP %d: choose another parallelism.tensor" (int64 $p.heads) (int64 $p.tensor)) -}}
+{{- fail (printf "%d attention heads are not divisible by TP %d: choose another parallelism.tensor" (int64 $p.heads) (int64 $p.tensor)) -}}
 {{- end -}}
 {{- with $v.model.numQueryGroups -}}
 {{- if mod (int64 $p.heads) (int64 .) -}}
-{{- fail (printf "%d attention heads do not divide by %d query groups: change model.numQueryGroups" (int64 $p.heads) (int64 .)) -}}
+{{- fail (printf "%d attention heads are not divisible by %d query groups: change model.numQueryGroups" (int64 $p.heads) (int64 .)) -}}
 {{- end -}}
 {{- if mod (int64 .) (int64 $p.tensor) -}}
-{{- fail (printf "%d query groups do not divide by TP %d: choose another parallelism.tensor" (int64 .) (int64 $p.tensor)) -}}
+{{- fail (printf "%d query groups are not divisible by TP %d: choose another parallelism.tensor" (int64 .) (int64 $p.tensor)) -}}
 {{- end -}}
 {{- end -}}
 {{- if gt (int64 $p.sequence) (int64 $p.positions) -}}
@@ -48,14 +48,14 @@
 {{- fail (printf "the decoder's sequence length %d is above the %d positions: raise model.maxPositionEmbeddings" (int64 $v.model.decoderSeqLength) (int64 $p.positions)) -}}
 {{- end -}}
 {{- if and (gt (int64 $p.context) 1) (mod (int64 $p.sequence) (mul 2 (int64 $p.context))) -}}
-{{- fail (printf "the sequence length %d does not divide by 2 x CP %d: change one of them" (int64 $p.sequence) (int64 $p.context)) -}}
+{{- fail (printf "the sequence length %d is not divisible by 2 x CP %d: change one of them" (int64 $p.sequence) (int64 $p.context)) -}}
 {{- end -}}
 {{- if and $p.isSequenceParallel (mod (int64 $p.sequence) (mul (int64 $p.tensor) (int64 $p.context))) -}}
-{{- fail (printf "the sequence length %d does not divide by TP %d x CP %d, which sequence parallelism needs: set parallelism.sequence=false or another length" (int64 $p.sequence) (int64 $p.tensor) (int64 $p.context)) -}}
+{{- fail (printf "the sequence length %d is not divisible by TP %d x CP %d, which sequence parallelism needs: set parallelism.sequence=false or another length" (int64 $p.sequence) (int64 $p.tensor) (int64 $p.context)) -}}
 {{- end -}}
 {{- range $key, $width := dict "model.ffnHiddenSize" $v.model.ffnHiddenSize "moe.ffnHiddenSize" $v.moe.ffnHiddenSize -}}
 {{- if and $width (mod (int64 $width) (int64 $p.tensor)) -}}
-{{- fail (printf "%s %d does not divide by TP %d: change one of them" $key (int64 $width) (int64 $p.tensor)) -}}
+{{- fail (printf "%s %d is not divisible by TP %d: change one of them" $key (int64 $width) (int64 $p.tensor)) -}}
 {{- end -}}
 {{- end -}}
 {{- include "megatron.refuseFamily" . -}}
@@ -73,7 +73,7 @@
 {{- fail (printf "%s masks words, and GPT2BPETokenizer has no mask: set tokenizer.type=BertWordPieceCase or BertWordPieceLowerCase, and tokenizer.vocabFile" $p.script) -}}
 {{- end -}}
 {{- if and (eq $p.family "t5") $p.isSequenceParallel (mod (int64 $v.model.decoderSeqLength) (int64 $p.tensor)) -}}
-{{- fail (printf "the decoder's sequence length %d does not divide by TP %d, which sequence parallelism needs: set parallelism.sequence=false or another length" (int64 $v.model.decoderSeqLength) (int64 $p.tensor)) -}}
+{{- fail (printf "the decoder's sequence length %d is not divisible by TP %d, which sequence parallelism needs: set parallelism.sequence=false or another length" (int64 $v.model.decoderSeqLength) (int64 $p.tensor)) -}}
 {{- end -}}
 {{- end -}}
 {{- if and (eq $v.model.architecture "llama") (has $p.family (list "bert" "t5")) -}}
@@ -86,11 +86,11 @@
 {{- $p := .plan -}}
 {{- if mod (int64 $p.world) (int64 $p.model) -}}
 {{- $least := div (add (int64 $p.model) (sub (int64 $v.training.gpusPerNode) 1)) (int64 $v.training.gpusPerNode) -}}
-{{- fail (printf "the world size %d (%d nodes x %d GPUs) does not divide by TP %d x PP %d x CP %d = %d: %s needs a multiple of %d GPUs, so set training.nodes to %d or choose another layout" (int64 $p.world) (int64 $v.training.nodes) (int64 $v.training.gpusPerNode) (int64 $p.tensor) (int64 $p.pipeline) (int64 $p.context) (int64 $p.model) $v.model.size (int64 $p.model) $least) -}}
+{{- fail (printf "the world size %d (%d nodes x %d GPUs) is not divisible by TP %d x PP %d x CP %d = %d: %s needs a multiple of %d GPUs, so set training.nodes to %d or choose another layout" (int64 $p.world) (int64 $v.training.nodes) (int64 $v.training.gpusPerNode) (int64 $p.tensor) (int64 $p.pipeline) (int64 $p.context) (int64 $p.model) $v.model.size (int64 $p.model) $least) -}}
 {{- end -}}
 {{- $isUneven := or (has "--decoder-first-pipeline-num-layers" $v.training.extraArguments) (has "--decoder-last-pipeline-num-layers" $v.training.extraArguments) -}}
 {{- if and (ne $p.family "t5") (not $isUneven) (mod (int64 $p.layers) (int64 $p.pipeline)) -}}
-{{- fail (printf "%d layers do not divide by PP %d: choose another parallelism.pipeline" (int64 $p.layers) (int64 $p.pipeline)) -}}
+{{- fail (printf "%d layers are not divisible by PP %d: choose another parallelism.pipeline" (int64 $p.layers) (int64 $p.pipeline)) -}}
 {{- end -}}
 {{- if and (eq $p.family "t5") (gt (int64 $p.pipeline) 1) -}}
 {{- fail (printf "T5 has no pipeline parallelism in Megatron: set parallelism.pipeline=1 instead of %d" (int64 $p.pipeline)) -}}
@@ -107,7 +107,7 @@
 {{- $p := .plan -}}
 {{- $step := mul (int64 $p.micro) (int64 $p.replicas) -}}
 {{- if mod (int64 $p.batch) $step -}}
-{{- fail (printf "the global batch %d does not divide by micro batch %d x DP %d: set training.globalBatchSize to a multiple of %d" (int64 $p.batch) (int64 $p.micro) (int64 $p.replicas) $step) -}}
+{{- fail (printf "the global batch %d is not divisible by micro batch %d x DP %d: set training.globalBatchSize to a multiple of %d" (int64 $p.batch) (int64 $p.micro) (int64 $p.replicas) $step) -}}
 {{- end -}}
 {{- with $v.parallelism.virtualStageLayers -}}
 {{- if mod (div (int64 $p.batch) $step) (int64 $p.pipeline) -}}
@@ -154,7 +154,7 @@
 {{- fail (printf "%s has no experts: set moe.experts=0" $p.script) -}}
 {{- end -}}
 {{- if mod $experts (int64 $p.expert) -}}
-{{- fail (printf "%d experts do not divide by EP %d: change moe.experts or parallelism.expert" $experts (int64 $p.expert)) -}}
+{{- fail (printf "%d experts are not divisible by EP %d: change moe.experts or parallelism.expert" $experts (int64 $p.expert)) -}}
 {{- end -}}
 {{- if mod (mul (int64 $p.replicas) (int64 $p.context)) (int64 $p.expert) -}}
 {{- fail (printf "EP %d does not divide DP %d x CP %d, within which experts are distributed: choose another parallelism.expert" (int64 $p.expert) (int64 $p.replicas) (int64 $p.context)) -}}

@@ -266,7 +266,7 @@ def _bounded(report: RunReport) -> RunReport:
         checkpoints=report.checkpoints[-_MOST:],
         phases=report.phases[-4 * _MOST :],
         spent=report.spent[:32],
-        sights=report.sights[:32],
+        source_states=report.source_states[:32],
         left_out=report.left_out + left_out,
     )
 

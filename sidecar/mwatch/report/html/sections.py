@@ -218,7 +218,7 @@ def _spent(each: SpentStory, whole: float, most: float) -> str:
 def seen(report: RunReport, detail: Detail) -> str:
     """The sources that mwatch had, and those that it lacked."""
     sources = []
-    for each in report.sights:
+    for each in report.source_states:
         name = _SOURCES.get(each.name) or each.name[:60]
         if each.is_up:
             sources.append(f'<li class="good">{esc(name)}</li>')
@@ -232,7 +232,7 @@ def seen(report: RunReport, detail: Detail) -> str:
     files = "".join(f"<li><code>{detail.cut(file)}</code></li>" for file in report.files[:64])
     return (
         '<section id="seen"><h2>What mwatch could see</h2>'
-        f'<ul class="sights">{"".join(sources)}</ul>'
+        f'<ul class="source-states">{"".join(sources)}</ul>'
         + (f'<ul class="notes">{notes}</ul>' if notes else "")
         + (f"<details><summary>{many(len(report.files), 'file')} read</summary>"
            f"<ul>{files}</ul></details>" if files else "")
