@@ -26,6 +26,7 @@ from support.builders.events import grammar
 from support.builders.fold import READY, WORLD
 from support.builders.job import entries
 from support.builders.run import Told, gone_bad, good
+from support.waiting import until
 
 
 def live_of(told: Told, volume: Path) -> VolumeCollector:
@@ -87,10 +88,11 @@ def test_ports_that_cannot_be_had_are_said_and_no_reason_not_to_train(tmp_path: 
 
 
 def test_the_server_ends_with_the_run(tmp_path: Path) -> None:
-    told = Told()
-    with taken_port() as port, serve(port, metrics_of(told, tmp_path)):
-        assert any(each.name == "mwatch-http" for each in threading.enumerate())
-    assert not any(each.name == "mwatch-http" for each in threading.enumerate())
+    before = {*threading.enumerate()}
+    with taken_port() as port, serve(port, metrics_of(Told(), tmp_path)):
+        servers = [each for each in threading.enumerate() if each.name == "mwatch-http"]
+        (own,) = {*servers} - before
+    until(lambda: not own.is_alive())
 
 
 def test_what_is_over_is_counted_with_what_was_done(tmp_path: Path) -> None:
