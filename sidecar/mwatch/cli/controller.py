@@ -79,7 +79,7 @@ def controller(
     from mwatch_trainer.scrub.scrubber import scrub_text
 
     settings = ControllerSettings(
-        namespace, kubeconfig, context, port, host, policy, fleet, evidence, poll, once, json
+        namespace, kubeconfig, context, port, host, policy, fleet, evidence, poll, json
     ).checked()
     if not once:
         lines = SidecarLines(as_json=json, clean=scrub_text)

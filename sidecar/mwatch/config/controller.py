@@ -29,7 +29,6 @@ class ControllerSettings:
     fleet: Path | None = None
     evidence: Path | None = None
     poll_seconds: PollSeconds = 5.0
-    is_once: bool = False
     as_json: bool = False
 
     def checked(self) -> ControllerSettings:

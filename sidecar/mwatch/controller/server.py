@@ -28,13 +28,14 @@ from mwatch.export.metrics.prometheus import Exporter
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.mirror import MirrorStatus
 from mwatch.model.decision import Decision
-from mwatch.model.finding import Finding, Verdict
+from mwatch.model.finding import Verdict
 from mwatch.model.kube.gang import Reason
 from mwatch.model.kube.restart_state import DOING, HELD
 from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
 from mwatch.remediate.gates import HeldBy
 from mwatch.remediate.manager import Remediation
 from mwatch.remediate.status import RemediationStatus
+from mwatch.report.run_report import decision_json, finding_json
 from mwatch.runtime.self_monitoring import OwnUse
 from mwatch.state.goodput.ledger import time_spent
 from mwatch.stats import MonotonicCounters
@@ -291,7 +292,7 @@ def job_json(watch: JobMonitor, status: RemediationStatus, now: float) -> dict[s
         "verdict": None if found is None else _verdict(found),
         "decision": None if assessment is None else _decision(assessment.decision),
         "findings": [] if assessment is None else [
-            _finding(each) for each in assessment.findings[:MAX_FINDINGS]
+            finding_json(each, _iso) for each in assessment.findings[:MAX_FINDINGS]
         ],
         "pods": {
             "wanted": kube.pods_wanted,
@@ -319,32 +320,7 @@ def _verdict(found: Verdict) -> dict[str, Any]:
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
-    return {
-        "action": decision.action.value,
-        "resume_from": decision.resume_from,
-        "reason": decision.reason,
-        "resume_reason": decision.resume_reason or None,
-        "act_at": _iso(decision.act_at),
-        "witnesses": list(json_codec.to_builtins(decision.witnesses)),
-        "avoid_node": decision.avoid_node,
-        "quarantine_from": decision.quarantine_from,
-        "proposal": decision.proposal,
-    }
-
-
-def _finding(finding: Finding) -> dict[str, Any]:
-    return {
-        "detector": finding.detector,
-        "cause": finding.cause.value,
-        "severity": finding.severity.value,
-        "summary": finding.summary,
-        "since": {"iteration": finding.since_iteration, "time": _iso(finding.since_time)},
-        "confidence": finding.confidence,
-        "culprit": json_codec.to_builtins(finding.culprit),
-        "evidence": json_codec.to_builtins([*finding.evidence]),
-        "cannot_heal": finding.cannot_heal,
-        "fault": finding.fault,
-    }
+    return {**decision_json(decision), "act_at": _iso(decision.act_at)}
 
 
 def _iso(at: float | None) -> str | None:

@@ -9,6 +9,7 @@ seconds since the first line if it prints none. Times of a run that mwatch watch
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -132,8 +133,8 @@ class RunReport:
                 "culprit": json_codec.to_builtins(verdict.culprit),
                 "confidence": verdict.confidence,
             },
-            "decision": self._decision(self.decision) | {"at": self.time(self.acted_at)},
-            "findings": [self._finding(each) for each in self.findings],
+            "decision": decision_json(self.decision) | {"at": self.time(self.acted_at)},
+            "findings": [finding_json(each, self.time) for each in self.findings],
             "goodput": self._goodput(),
             "attempts": [self._attempt(each) for each in self.attempts],
             "incidents": [self._incident(each) for each in self.incidents],
@@ -155,32 +156,6 @@ class RunReport:
     def _since(self, iteration: int | None, at: float | None) -> dict[str, Any]:
         return {"iteration": iteration, "time": self.time(at)}
 
-    def _decision(self, decision: Decision | IncidentStory) -> dict[str, Any]:
-        return {
-            "action": str(decision.action),
-            "resume_from": decision.resume_from,
-            "reason": decision.reason,
-            "resume_reason": decision.resume_reason or None,
-            "witnesses": list(json_codec.to_builtins(decision.witnesses)),
-            "avoid_node": decision.avoid_node,
-            "quarantine_from": decision.quarantine_from,
-            "proposal": decision.proposal,
-        }
-
-    def _finding(self, finding: Finding) -> dict[str, Any]:
-        return {
-            "detector": finding.detector,
-            "cause": finding.cause.value,
-            "severity": finding.severity.value,
-            "summary": finding.summary,
-            "since": self._since(finding.since_iteration, finding.since_time),
-            "confidence": finding.confidence,
-            "culprit": json_codec.to_builtins(finding.culprit),
-            "evidence": json_codec.to_builtins([*finding.evidence]),
-            "cannot_heal": finding.cannot_heal,
-            "fault": finding.fault,
-        }
-
     def _goodput(self) -> dict[str, Any]:
         return {
             "ratio": None if self.goodput is None else round(self.goodput, 4),
@@ -201,7 +176,7 @@ class RunReport:
             "resumed_from": attempt.resumed_from,
             "cause": attempt.cause.value,
             "summary": attempt.summary,
-            "decision": decision and self._decision(decision),
+            "decision": decision and decision_json(decision),
         }
 
     def _incident(self, incident: IncidentStory) -> dict[str, Any]:
@@ -222,12 +197,40 @@ class RunReport:
             "decided": self.time(incident.decided_at),
             "acted": self.time(incident.acted_at),
             "closed": self.time(incident.closed_at),
-            "decision": self._decision(incident) if incident.reason else None,
+            "decision": decision_json(incident) if incident.reason else None,
         }
 
     def _entry(self, entry: TimelineEntry) -> dict[str, Any]:
         body = asdict(entry)
         return {"time": self.time(body.pop("at")), **body, "until": self.time(entry.until)}
+
+
+def decision_json(decision: Decision | IncidentStory) -> dict[str, Any]:
+    return {
+        "action": str(decision.action),
+        "resume_from": decision.resume_from,
+        "reason": decision.reason,
+        "resume_reason": decision.resume_reason or None,
+        "witnesses": list(json_codec.to_builtins(decision.witnesses)),
+        "avoid_node": decision.avoid_node,
+        "quarantine_from": decision.quarantine_from,
+        "proposal": decision.proposal,
+    }
+
+
+def finding_json(finding: Finding, time: Callable[[float | None], object]) -> dict[str, Any]:
+    return {
+        "detector": finding.detector,
+        "cause": finding.cause.value,
+        "severity": finding.severity.value,
+        "summary": finding.summary,
+        "since": {"iteration": finding.since_iteration, "time": time(finding.since_time)},
+        "confidence": finding.confidence,
+        "culprit": json_codec.to_builtins(finding.culprit),
+        "evidence": json_codec.to_builtins([*finding.evidence]),
+        "cannot_heal": finding.cannot_heal,
+        "fault": finding.fault,
+    }
 
 
 def iso(at: float) -> str:
