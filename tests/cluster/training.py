@@ -134,8 +134,9 @@ class Training:
             return int(self.timeline().get("attempt", 0)) >= number
 
         self.wait(is_there, f"attempt {number}", seconds)
-        numbers = [each["number"] for each in self.timeline()["attempts"]]
-        assert numbers == list(range(1, number + 1)), "none is left out, none comes twice"
+        attempts = self.timeline()["attempts"]
+        numbers = [each["number"] for each in attempts]
+        assert numbers == list(range(1, number + 1)), f"one is left out or comes twice: {attempts}"
 
     def resumed(self) -> int:
         """From which iteration the newest attempt has resumed; 0: it has begun anew."""
