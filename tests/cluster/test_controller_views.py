@@ -160,6 +160,9 @@ def test_a_pod_that_somebody_deletes_is_told_so_and_its_gang_is_restarted_withou
     with watching(plane.kubeconfig("admin"), job.namespace) as controller:
         until(controller, lambda each: cause(each) == "healthy", job)
         until(controller, lambda each: (each.engine.job.attempt.iteration or 0) > 5, job)
+        until(
+            controller, lambda each: each.engine.job.streams.keys() >= {"train-0", "train-1"}, job
+        )
         job.pods[1].hang_up()
         remove_pod(access, job.namespace, "train-1", job.uids[1])
         # It may be seen on its way out first, when nothing is broken yet.

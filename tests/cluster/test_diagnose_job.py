@@ -62,7 +62,7 @@ def test_pods_that_run_and_cannot_be_read_are_blindness(
     done = mwatch(plane, "diagnose", "train", "-n", namespace)
     assert done.returncode == 3
     assert done.stdout.startswith("BLIND")
-    assert "1 pods run, and nothing of them can be read" in done.stdout
+    assert "1 pods run, but neither sidecars nor logs can be read" in done.stdout
     assert "Traceback" not in done.stderr
 
 

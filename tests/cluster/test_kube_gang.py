@@ -211,7 +211,7 @@ def test_a_person_who_suspends_the_job_meanwhile_keeps_it_suspended(access: Acce
     assert kept is not None
     done = gang.advance(kept, seconds=5, now=NOW)
 
-    assert done.progress is GangProgress.DONE and "somebody else" in done.text
+    assert done.progress is GangProgress.DONE and "someone else" in done.text
     after = find_job(access, namespace, "train")
     assert after is not None and after.is_suspended
 

@@ -31,7 +31,7 @@ from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.restart_state import RestartState
 from mwatch.model.restart import RestartOutcome
 from mwatch.operate.overrides import JobOverrides
-from mwatch.remediate import worker
+from mwatch.remediate import evidence, worker
 from mwatch.remediate.case import RestartTask, TaskResult, record_of
 from mwatch.runtime.clock import Clock
 
@@ -229,7 +229,7 @@ def test_what_was_only_observed_spends_no_budget_once_mwatch_may_act(
 def test_a_folder_for_evidence_that_hangs_holds_nobody_up(
     access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "evidence_folder", lambda *_: time.sleep(50))
+    monkeypatch.setattr(evidence, "evidence_folder", lambda *_: time.sleep(50))
     job = fleet.make_job(access, namespace)
     fleet.make_pods(access, job, 2)
     settings = replace(QUICK, evidence_seconds=0.5)
