@@ -97,7 +97,7 @@ def test_a_run_of_which_nothing_was_seen_is_exit_3(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["nowhere"], "no such file"),
-        (["broken"], "story.json: is no JSON"),
+        (["broken"], "story.json: not JSON"),
         (["trainer.log", "--out", "page.pdf"], "name it .html"),
         (["trainer.log", "--out", "broken"], "is a folder"),
         (["trainer.log", "--out", "no/page.html"], "there is no folder no"),

@@ -175,6 +175,13 @@ def of_story(story: IncidentStory) -> tuple[Any, ...]:
 @given(HISTORIES, st.booleans())
 @example([Look(1.0, (known.STALLED, known.RANK_SILENT)), Look(1.0, ()), Look(60.0, ())], False)
 @example([Look(1.0, (known.NO_LOSS, known.BAD_NORM)), Restart()], False)
+@example(
+    [
+        Look(0.5, (known.NO_LOSS, known.STALLED), Severity.CRITICAL), Act(False),
+        Look(0.5, ()), Look(60.0, (known.STALLED,)),
+    ],
+    True,
+)  # fmt: skip
 def test_sidecar_controller_story_and_files_agree_on_the_incidents(
     history: list[Look | Act | Restart | Steps], is_act: bool
 ) -> None:
@@ -215,7 +222,9 @@ def is_sound(incident: Incident, every: Sequence[Incident]) -> None:
     for other in every:
         if other is incident or other.attempt != incident.attempt or other.number < incident.number:
             continue
-        causes = {each.finding.cause for each in incident.symptoms}
+        # What the older one took in later is not why the other one should have joined it.
+        before = [each for each in incident.symptoms if each.detected_at <= other.detected_at]
+        causes = {each.finding.cause for each in before}
         first = other.symptoms[0]
         if first.finding.cause in causes:
             assert incident.closed_at is not None
