@@ -9,10 +9,12 @@ UnicodeEncodeError.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, overload
 
 import msgspec
+
+from mwatch_trainer.scrub.scrubber import Scrubber
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview | str
@@ -38,6 +40,27 @@ def decode(data: Buffer, kind: Any = Any, *, strict: bool = True) -> Any:
 def encode(value: Any) -> bytes:
     """Also encodes structs, dataclasses, enums and mappings that are not dicts."""
     return msgspec.json.encode(value, enc_hook=_builtin)
+
+
+def encode_scrubbed(value: Any) -> bytes:
+    """Encode without secrets; if there may be one, each key and text is scrubbed alone."""
+    try:
+        data = encode(value)
+        if Scrubber().scrub(data) == data:
+            return data
+    except UnicodeEncodeError:
+        pass  # a file name that is not valid text
+    return encode(_scrubbed(to_builtins(value)))
+
+
+def _scrubbed(value: Any) -> Any:
+    if isinstance(value, str):
+        return Scrubber().text(value).encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_scrubbed(key): _scrubbed(each) for key, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return [_scrubbed(each) for each in value]
+    return value
 
 
 def to_builtins(value: Any) -> Any:

@@ -39,7 +39,6 @@ from mwatch.report.run_report import decision_json, finding_json
 from mwatch.runtime.self_monitoring import OwnUse
 from mwatch.state.goodput.ledger import time_spent
 from mwatch.stats import MonotonicCounters
-from mwatch_trainer.scrub.scrubber import Scrubber
 
 VERSION = 1
 MAX_FINDINGS = 32
@@ -252,18 +251,7 @@ def _error(text: str) -> Page:
 
 
 def _page(document: dict[str, Any]) -> Page:
-    data = json_codec.encode(document)
-    if Scrubber().scrub(data) != data:
-        data = json_codec.encode(_scrubbed(document))
-    return Page(data, _JSON)
-
-
-def _scrubbed(value: Any) -> Any:
-    if isinstance(value, str):
-        return Scrubber().text(value)
-    if isinstance(value, dict):
-        return {str(key): _scrubbed(each) for key, each in value.items()}
-    return [_scrubbed(each) for each in value] if isinstance(value, list | tuple) else value
+    return Page(json_codec.encode_scrubbed(document), _JSON)
 
 
 def verdict_of(watch: JobMonitor) -> Verdict | None:

@@ -13,7 +13,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,6 @@ from mwatch.sources.probe import RankReading
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.incidents import MANIFEST, folder_bytes
-from mwatch_trainer.scrub.scrubber import Scrubber
 
 MAX_RANKS = 1024
 MAX_SIGNS = 4096
@@ -82,7 +81,7 @@ class SnapshotPage:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`life`, `newest`, `place`: see EventBuffer."""
-        self._who = _dumped(who)
+        self._who = json_codec.encode_scrubbed(who)
         self._clock = clock
         self._lock = threading.Lock()
         self._evaluated: Evaluated | None = None
@@ -134,14 +133,16 @@ class SnapshotPage:
     def _change(self, name: str, value: Any, body: Any) -> None:
         known = self._parts.get(name)
         if known is None or known.value != value:
-            part = _Part(value, self.ring.mark(), _dumped(body))
+            part = _Part(value, self.ring.mark(), json_codec.encode_scrubbed(body))
             self._parts = {**self._parts, name: part}
 
     def _fast(self, evaluated: Evaluated) -> bytes:
         with self._lock:
             if self._made is None or self._made[0] is not evaluated:
                 stored_at = None if self._stored is None else self._stored.at
-                members = _dumped({**_members(evaluated), "stored_at": stored_at})
+                members = json_codec.encode_scrubbed(
+                    {**_members(evaluated), "stored_at": stored_at}
+                )
                 self._made = evaluated, b"," + members[1:-1] + b',"who":' + self._who
             return self._made[1]
 
@@ -219,28 +220,9 @@ def _encoded(observed: Observed) -> bytes:
     """Encode without the stream, which is always this pod, and without unknown values."""
     record = to_wire(observed)
     del record["stream"]
-    return _dumped({name: value for name, value in record.items() if value not in (None, {})})
-
-
-def _dumped(value: Any) -> bytes:
-    """Encode as JSON without secrets; if there may be one, each text is scrubbed alone."""
-    try:
-        data = json_codec.encode(value)
-        if Scrubber().scrub(data) == data:
-            return data
-    except UnicodeEncodeError:
-        pass  # a file name that is not valid text
-    return json_codec.encode(_scrubbed(json_codec.to_builtins(value)))
-
-
-def _scrubbed(value: Any) -> Any:
-    if isinstance(value, str):
-        return Scrubber().text(value).encode("utf-8", "backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_scrubbed(key): _scrubbed(each) for key, each in value.items()}
-    if isinstance(value, Iterable) and not isinstance(value, bytes):
-        return [_scrubbed(each) for each in value]
-    return value
+    return json_codec.encode_scrubbed(
+        {name: value for name, value in record.items() if value not in (None, {})}
+    )
 
 
 NAME = "sidecar.json"
