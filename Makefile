@@ -24,7 +24,7 @@ WORKERS ?= $(shell test $(CORES) -lt 4 && echo $$((2 * $(CORES))) || echo 8)
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster check bench bench-cluster scorecard pyz clean FORCE
+.PHONY: help demo test test-cluster check bench bench-cluster scorecard judge pyz clean FORCE
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 15
@@ -60,6 +60,9 @@ JOBS ?= 2
 
 scorecard: .venv/dev ## judge mwatch on simulated jobs (RUNS=10000 SEED=1 JOBS=2): SCORECARD.md
 	PYTHONPATH=tests $(PY) -m sim --runs $(RUNS) --seed $(SEED) --jobs $(JOBS) --out SCORECARD.md
+
+judge: .venv/dev ## judge mwatch on public failure logs (CASES="words": only those)
+	@PYTHONPATH=tests $(PY) -m public $(CASES)
 
 pyz: .venv/core ## the wrapper for training images as one file: dist/mwatch-run.pyz
 	@mkdir -p dist && $(PY) -m mwatch_trainer.zipapp_build dist/mwatch-run.pyz
