@@ -141,7 +141,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
         (HEAD % 15 + b'{"version":  1}', "bad", "has not looked yet"),
         (HEAD % 30 + b'{"version": 99, "who": "nobody"}'[:30], "bad", "cannot be read"),
         (b"x" * 20000, "bad", "is not a sidecar"),
-        (HEAD % 10**8 + b"x" * 70000, "large", "too long"),
+        (HEAD % 10**8 + b"x" * 70000, "large", "larger than 60000 bytes"),
     ],
 )
 def test_what_is_no_answer_is_a_problem_of_that_pod(

@@ -4,8 +4,7 @@
 
 `GET /v1/snapshot?after=CURSOR`, each pod at its own moment of the period; a pod that keeps failing
 is polled less often. An answer counts only if it comes from the pod that the API server names at
-that address. The HTTP client is asyncio: threads of urllib3 for 2,048 pods cost too much. It reads
-only what a sidecar sends: one response per connection, with a Content-Length.
+that address.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import NamedTuple
 from urllib.parse import quote
 
-from mwatch.export.http.server import in_url
 from mwatch.fleet.visibility import Polled
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, decode
-from mwatch.runtime.http_client import reason
+from mwatch.runtime.http_client import FailureKind, HttpRequest, RequestFailed, fetch, reason
 
 _MAX_TEXT = 160
-_HEAD_BYTES = 16 << 10
 _WHOLE_BYTES = 1 << 20
 """A sidecar ends an answer at this size, and sends the rest with the next."""
 
@@ -55,94 +53,19 @@ class Answered(NamedTuple):
         return Answered(None, f"refused: the server there is {text}"[:_MAX_TEXT], "foreign")
 
 
-class PollRequest(asyncio.Protocol):
-    def __init__(self, address: str, port: int, cursor: str, limits: PollLimits) -> None:
-        self._address = address
-        self._port = port
-        self._cursor = cursor
-        self._limits = limits
-        self._data = bytearray()
-        self._wanted: int | None = None
-        self._transport: asyncio.BaseTransport | None = None
-        self._end: asyncio.Future[Answered] | None = None
-
-    async def answer(self, loop: asyncio.AbstractEventLoop) -> Answered:
-        """Never raises for a failure of the other side, and never exceeds the time limit."""
-        end: asyncio.Future[Answered] = loop.create_future()
-        self._end = end
-        timer = loop.call_later(self._limits.seconds, self._late)
-        opening = loop.create_task(loop.create_connection(lambda: self, self._address, self._port))
-        opening.add_done_callback(self._opened)
-        try:
-            return await end
-        finally:
-            timer.cancel()
-            opening.cancel()
-            if self._transport is not None:
-                self._transport.close()
-
-    def _opened(self, task: asyncio.Task[object]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            self._give(Answered(None, reason(error), "unreachable"))
-
-    def _late(self) -> None:
-        text = f"no answer within {self._limits.seconds:g} s"
-        self._give(Answered(None, text, "late"))
-
-    def _give(self, answered: Answered) -> None:
-        if self._end is not None and not self._end.done():
-            self._end.set_result(answered)
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-        if self._end is None or self._end.done():
-            transport.close()
-            return
-        host = in_url(self._address)
-        after = f"?after={quote(self._cursor, safe='.')}" if self._cursor else ""
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(
-            f"GET /v1/snapshot{after} HTTP/1.1\r\nHost: {host}:{self._port}\r\n"
-            "Accept: application/json\r\nConnection: close\r\n\r\n".encode("ascii")
-        )
-
-    def data_received(self, data: bytes) -> None:
-        self._data += data
-        if self._wanted is None:
-            self._read_head()
-        if len(self._data) > self._limits.max_bytes:
-            self._give(Answered(None, "its answer is too long", "large"))
-        elif self._wanted is not None and len(self._data) >= self._wanted:
-            self._give(self._read())
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._give(Answered(None, "its answer broke off", "unreachable"))
-
-    def _read_head(self) -> None:
-        end = self._data.find(b"\r\n\r\n")
-        if end < 0:
-            if len(self._data) > _HEAD_BYTES:
-                self._give(Answered(None, "the server at that address is not a sidecar", "bad"))
-            return
-        status, *fields = bytes(self._data[:end]).split(b"\r\n")
-        length = next(
-            (each[15:].strip() for each in fields if each[:15].lower() == b"content-length:"), b""
-        )
-        if status.split(b" ")[1:2] != [b"200"] or not length.isdigit() or len(length) > 12:
-            text = status.decode("ascii", "replace")[:_MAX_TEXT]
-            self._give(Answered(None, f"it answers with {text!r}", "bad"))
-            return
-        self._wanted = end + 4 + int(length)
-
-    def _read(self) -> Answered:
-        assert self._wanted is not None
-        body = memoryview(self._data)[self._data.find(b"\r\n\r\n") + 4 : self._wanted]
-        try:
-            snapshot = decode(body)
-        except ValueError as error:
-            return Answered(None, f"its answer cannot be read: {reason(error)}", "bad")
-        return Answered(snapshot, is_whole=len(body) < _WHOLE_BYTES)
+async def _ask(target: PollTarget, port: int, cursor: str, limits: PollLimits) -> Answered:
+    """Never raises for a failure of the other side."""
+    after = f"?after={quote(cursor, safe='.')}" if cursor else ""
+    request = HttpRequest(target.address, port, f"/v1/snapshot{after}")
+    try:
+        status, body = await fetch(request, seconds=limits.seconds, max_bytes=limits.max_bytes)
+        if status != HTTPStatus.OK:
+            return Answered(None, f"it answers with status {status}", FailureKind.BAD)
+        return Answered(decode(body), is_whole=len(body) < _WHOLE_BYTES)
+    except RequestFailed as error:
+        return Answered(None, str(error), error.kind)
+    except ValueError as error:
+        return Answered(None, f"its answer cannot be read: {reason(error)}", FailureKind.BAD)
 
 
 PORT_TRIES = 16
@@ -258,7 +181,7 @@ class PodPoll:
     async def _poll(self, pod: _Pod) -> None:
         target, port = pod.target, pod.port
         self.polls += 1
-        found = await PollRequest(target.address, port, pod.cursor, self._limits).answer(self._loop)
+        found = await _ask(target, port, pod.cursor, self._limits)
         if pod.is_forgotten:
             return
         found = found.of(target.uid, target.namespace, target.name)

@@ -26,7 +26,7 @@ from mwatch.kube.connect import Connection, connect
 from mwatch.kube.errors import NoCredentials, NoPermission, Rejected, Unavailable
 from mwatch.kube.resources import ApiResource
 from mwatch.model.kube.fields import text
-from mwatch.runtime import http_client
+from mwatch.runtime.http_client import reason
 
 MERGE_PATCH = "application/merge-patch+json"
 PAGE = 500
@@ -34,6 +34,8 @@ MAX_NAME = 120
 _LIST_STARTS = 4
 _MAX_RETRY_AFTER = 30.0
 _MAX_BYTES = 256 * 1024 * 1024
+_CHUNK_BYTES = 1 << 16
+_FAILURES = (urllib3.exceptions.HTTPError, OSError)
 _SELF_REVIEW = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
 
 
@@ -216,8 +218,8 @@ class Access:
                 response = self._send(method, path, query, limits.call_seconds, body, kind)
                 with response:
                     status, data = response.status, _read(response, 2 * limits.call_seconds)
-            except http_client.FAILURES as error:
-                why = http_client.reason(error)
+            except _FAILURES as error:
+                why = reason(error)
                 problem = f"the API server at {self._connection.host} does not answer: {why}"
                 continue
             self.answered_at = self._clock()
@@ -234,8 +236,8 @@ class Access:
             response = self._send("GET", path, query, seconds)
             with response:
                 data = _read(response, seconds)
-        except http_client.FAILURES as error:
-            raise Unavailable(f"no answer from {path}: {http_client.reason(error)}") from None
+        except _FAILURES as error:
+            raise Unavailable(f"no answer from {path}: {reason(error)}") from None
         if response.status == 429 or response.status >= 500:
             raise Unavailable(_message(data))
         answer = self._answer(response.status, data, path)
@@ -256,8 +258,8 @@ class Access:
                     return
                 self.answered_at = self._clock()
                 yield from _lines(response)
-        except http_client.FAILURES as error:
-            raise Unavailable(f"the watch on {path} broke: {http_client.reason(error)}") from None
+        except _FAILURES as error:
+            raise Unavailable(f"the watch on {path} broke: {reason(error)}") from None
 
     def _send(
         self,
@@ -277,9 +279,11 @@ class Access:
         address = self._connection.host + path + (f"?{urlencode(query)}" if query else "")
         data = None if body is None else json_codec.encode(body)
         timeout = urllib3.Timeout(connect=min(5.0, seconds), read=seconds)
-        return http_client.send(
-            self._connection.pool, method, address, headers=headers, timeout=timeout, body=data
-        )
+        response: urllib3.BaseHTTPResponse = self._connection.pool.request(
+            method, address, headers=headers, body=data, timeout=timeout,
+            preload_content=False, retries=False, redirect=False,
+        )  # fmt: skip
+        return response
 
     def _answer(self, status: int, data: bytes, what: str) -> Answer:
         if 200 <= status < 300:
@@ -296,8 +300,16 @@ class Access:
 
 
 def _read(response: urllib3.BaseHTTPResponse, seconds: float) -> bytes:
-    until = time.monotonic() + seconds
-    return b"".join(http_client.chunks(response, until=until, max_bytes=_MAX_BYTES))
+    """The whole body; OSError if it is cut off, too large, or not over in time."""
+    until, data = time.monotonic() + seconds, bytearray()
+    # `read1` returns what has arrived: `read` and `stream` would wait for a server that drips.
+    while chunk := response.read1(_CHUNK_BYTES, decode_content=False):
+        data += chunk
+        if len(data) > _MAX_BYTES:
+            raise OSError(f"its answer is larger than {_MAX_BYTES} bytes")
+        if time.monotonic() > until:
+            raise OSError("its answer does not end in time")
+    return bytes(data)
 
 
 def _lines(response: Any) -> Iterator[bytes]:

@@ -8,18 +8,16 @@ at the address may lie, so its answers are bounded and only trusted about its ow
 
 from __future__ import annotations
 
+import asyncio
 import json
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import urllib3
-
 from mwatch import json_codec
 from mwatch.errors import MwatchError
-from mwatch.runtime import http_client
+from mwatch.runtime.http_client import HttpRequest, HttpResponse, RequestFailed, fetch, reason
 
 _MAX_REPLY_BYTES = 1 << 20
 
@@ -47,69 +45,56 @@ class PodAddress(NamedTuple):
 def post(
     address: PodAddress, path: str, token: str, body: Mapping[str, Any], seconds: float
 ) -> Reply:
-    until = time.monotonic() + seconds
-    data = json.dumps(body).encode()
-    with _opened(address, "POST", path, token, seconds, data) as response:
-        return _reply(response, until)
+    return _reply(_ask(address, path, token, seconds, body=body))
 
 
 def get(address: PodAddress, path: str, token: str, seconds: float) -> Reply:
-    until = time.monotonic() + seconds
-    with _opened(address, "GET", path, token, seconds) as response:
-        return _reply(response, until)
+    return _reply(_ask(address, path, token, seconds))
 
 
 def download(
     address: PodAddress, path: str, token: str, target: Path, *, seconds: float, max_bytes: int
 ) -> Reply | None:
     """Write the whole file or nothing. None: done; a reply that is not a file is returned."""
-    until = time.monotonic() + seconds
     part = target.with_name(target.name + ".part")
     try:
-        with _opened(address, "GET", path, token, seconds) as response:
-            if response.status != 200:
-                return _reply(response, until)
-            with part.open("wb") as file:
-                for chunk in http_client.chunks(
-                    response, until=until, max_bytes=max_bytes, name="its bundle"
-                ):
-                    file.write(chunk)
-            part.replace(target)
+        with part.open("wb") as file:
+            response = _ask(address, path, token, seconds, max_bytes=max_bytes, sink=file.write)
+        if response.status != HTTPStatus.OK:
+            return _reply(response)
+        part.replace(target)
+    except OSError as error:
+        raise NoAnswer(reason(error)) from None
     finally:
         part.unlink(missing_ok=True)
     return None
 
 
-@contextmanager
-def _opened(
+def _ask(
     address: PodAddress,
-    method: str,
     path: str,
     token: str,
     seconds: float,
-    body: bytes | None = None,
-) -> Iterator[urllib3.BaseHTTPResponse]:
-    """The response until its body is read; any failure meanwhile is NoAnswer."""
-    headers = {"Authorization": f"Bearer {token}", "Connection": "close"}
+    *,
+    body: Mapping[str, Any] | None = None,
+    max_bytes: int = _MAX_REPLY_BYTES,
+    sink: Callable[[bytearray], object] | None = None,
+) -> HttpResponse:
+    headers = {"Authorization": f"Bearer {token}"}
+    request = HttpRequest(address.host, address.port, path, headers=headers)
     if body is not None:
         headers["Content-Type"] = "application/json"
-    timeout = urllib3.Timeout(total=max(0.1, seconds))
+        request = request._replace(method="POST", body=json.dumps(body).encode())
+    work = fetch(request, seconds=max(0.1, seconds), max_bytes=max_bytes, sink=sink)
     try:
-        with (
-            urllib3.HTTPConnectionPool(address.host, address.port) as pool,
-            http_client.send(
-                pool, method, path, headers=headers, timeout=timeout, body=body
-            ) as response,
-        ):
-            yield response
-    except http_client.FAILURES as error:
-        raise NoAnswer(http_client.reason(error)) from None
+        return asyncio.run(work)
+    except RequestFailed as error:
+        raise NoAnswer(str(error)) from None
 
 
-def _reply(response: urllib3.BaseHTTPResponse, until: float) -> Reply:
-    data = b"".join(http_client.chunks(response, until=until, max_bytes=_MAX_REPLY_BYTES))
+def _reply(response: HttpResponse) -> Reply:
     try:
-        body = json_codec.decode(data)
+        body = json_codec.decode(response.body)
     except ValueError:
         body = {}
     return Reply(response.status, body if isinstance(body, dict) else {})
