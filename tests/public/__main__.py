@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 
 from public.judge import judge, read_cases, summary
 
@@ -19,7 +19,7 @@ def main(parts: list[str]) -> int:
     if not cases:
         print(f"no case is named like {' or '.join(parts)}", file=sys.stderr)
         return 2
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ProcessPoolExecutor(os.cpu_count()) as pool:  # one command server per process
         results = list(pool.map(judge, cases))
     print(summary(results))
     return 0 if all(each.is_right for each in results) else 1
