@@ -81,6 +81,11 @@ class EventTimestamper:
         """No stamp was found in time: times count from 0."""
         return self._clock.is_relative
 
+    @property
+    def shift(self) -> float:
+        """Added to every stamp, to take out steps of the clock."""
+        return self._clock.shift
+
     def observe(self, events: Iterable[Event]) -> list[Observed]:
         """Events with their times; those that a later stamp may place are held back."""
         return cast(list[Observed], self.observe_pieces(events))

@@ -402,13 +402,17 @@ class Player:
         if self._is_stale and self.at - self._looked_at >= LOOK_SECONDS:
             self._look(self.at)
 
-    def finish(self, until: float | None = None) -> Assessment | None:
-        """End of the input. `until`: the run was still up then, but silent."""
+    def finish(
+        self, until: float | None = None, *, proved: float | None = None
+    ) -> Assessment | None:
+        """End of the input. `until`: the run was still up then, but silent. `proved`: the last time
+        that a line prints; lines that show no progress prove a silence, too."""
         if self.at is None:
             return None
-        if until is not None and until > self.at:
-            self._pass(self.at, until)
-            self.at = until
+        end = max((each for each in (until, proved) if each is not None), default=self.at)
+        if end > self.at:
+            self._pass(self.at, end)
+            self.at = end
         assessment = self._look(self.at)
         if until is None:
             self._settle(assessment.decision)

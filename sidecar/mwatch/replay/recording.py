@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -35,6 +36,7 @@ from mwatch.parse.fast_path.run import in_pieces
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
 from mwatch.replay.event_times import EventTimestamper, Placed, place
+from mwatch.replay.freshness import NO_CLOCK, TAIL, Age, TailClock, age_of, tail_clock
 from mwatch.replay.log_files import LogFile, find
 from mwatch.replay.timestamps import zone_step
 from mwatch.runtime.files import CHUNK, STDIN, read_chunks
@@ -245,6 +247,8 @@ def _short(shown: str) -> str:
     return root if is_log and root else os.path.basename(shown) or shown
 
 
+FRESH_SECONDS = 60.0
+"""A file that changed later than this long ago may have been copied just now."""
 _NEAR = 120.0
 _LATER = 300.0
 _REHEARSED = 50_000
@@ -273,6 +277,9 @@ class Recording:
         self._sizes = {file.path: _size(file) for each in streams for file in each.files}
         self._size = sum(self._sizes.values())
         self._done = 0
+        self._tails: dict[str, bytes] = {}
+        """The end of each file, by path."""
+        self._is_shifted = False
 
     @property
     def is_relative(self) -> bool:
@@ -295,6 +302,7 @@ class Recording:
         if len(self.streams) == 1:
             return self._pieces(self.streams[0], progress)
         offsets = self._offsets()
+        self._is_shifted = any(offsets.values())
         streams = {each.name: self._stream(each, progress) for each in self.streams}
         without_steps = {each.name: each.end for each in self.streams if not each.has_steps}
         return place(merge(streams, offsets), without_steps)
@@ -341,6 +349,7 @@ class Recording:
             for chunk in read_chunks(file.path, "replay"):
                 has_begun = True
                 self._done += len(chunk.data)
+                self._tails[file.path] = (self._tails.get(file.path, b"") + chunk.data)[-TAIL:]
                 yield chunk.data
         except InputError as error:
             if not has_begun and file.is_named:
@@ -355,12 +364,31 @@ class Recording:
         except OSError:
             return self._now
 
+    def end_clock(self, last: float) -> TailClock:
+        """The last time that the log prints; `last`: that of the last event."""
+        if self.is_relative:
+            return NO_CLOCK
+        clocks = [tail_clock(tail, self._now) for tail in self._tails.values()]
+        zones = {clock.ahead for clock in clocks if clock.last is not None}
+        ahead = zones.pop() if len(zones) == 1 else None
+        if self._is_shifted or zones or any(each.shift for each in self._moments):
+            return TailClock(last, ahead)  # the clocks of the pods differ
+        return TailClock(max((last, *(each.last or last for each in clocks))), ahead)
+
     def clock_ahead(self, last: float) -> float:
-        """By how much true time is ahead of the log's, by the times of the files: its zone."""
-        written = self.written_at
-        if written is None or self.is_relative:
+        """By how much true time is ahead of the log's: as it prints, or as its files show."""
+        if self.is_relative:
             return 0.0
-        return zone_step(written - last, _NEAR)
+        clock = self.end_clock(last)
+        written = self.written_at
+        if clock.ahead is None and written is not None and self._now - written > FRESH_SECONDS:
+            return zone_step(written - last, _NEAR)
+        age = self.age(clock)
+        return 0.0 if age is None else age.ahead
+
+    def age(self, clock: TailClock, fresh: float = FRESH_SECONDS) -> Age | None:
+        offset = time.localtime(self._now).tm_gmtoff
+        return age_of(clock, self._now, local_offset=offset, fresh=fresh)
 
     def rollbacks(self, last: float) -> Iterator[Rollback]:
         """Rollbacks that mwatch wrote beside the checkpoints, by the clock of the log."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from mwatch.config import catalogue
 from mwatch.decide.decide import decide
 from mwatch.engine.advice import advise
-from mwatch.engine.engine import Engine
+from mwatch.engine.engine import Assessment, Engine
 from mwatch.errors import InputError
 from mwatch.evidence.flight_files import Flight, gather
 from mwatch.flight_recorder.analysis import signs
@@ -38,8 +38,9 @@ from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Observed, SignState
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
+from mwatch.replay.freshness import Age
 from mwatch.replay.player import Player
-from mwatch.replay.recording import Progress, Recording, open_recording
+from mwatch.replay.recording import FRESH_SECONDS, Progress, Recording, open_recording
 from mwatch.replay.timestamps import zone_step
 from mwatch.report.conclusion import RunConclusion
 from mwatch.report.model import ReportClock, short
@@ -47,9 +48,12 @@ from mwatch.report.recorder import ReportRecorder
 from mwatch.report.run_report import RunReport, iso
 from mwatch.runtime.files import STDIN
 
-_FRESH_SECONDS = 60.0
 _FRESH_GAPS = 3.0
-_TAKEN_AS_UP = "the log was written {:.0f} s ago, so the run is taken as still up"
+_HANGS_SECONDS = 7 * 86400.0
+"""A pod that ended earlier is hardly there any more, and its log is history."""
+_DOUBTED = 0.4
+"""The most confidence in a hang if the run may as well have ended."""
+_ASK = "`kubectl get pod` or `mwatch diagnose JOB` shows which"
 
 
 def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -> RunReport:
@@ -70,33 +74,91 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
 
 
 def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> RunConclusion:
-    """Conclude by the last assessment and by when the file was last written."""
+    """Conclude by the last assessment and by how old the last line is."""
     ended, attempt = player.last, player.engine.job.attempt
     assert ended is not None  # something was played
-    has_ended = attempt.is_finished or attempt.exit is not None or attempt.ended_at is not None
-    is_open = not (is_up or has_ended)
-    age = _age(recording, player, now) if is_open else None
-    breaks_off = is_open and not _is_fresh(player, age)
-    if breaks_off:
-        engine = player.engine
-        findings = tuple(map(_as_fatal, ended.findings))
-        afresh = decide(engine.job, findings, engine.record, engine.settings)
-        ended = ended._replace(findings=findings, decision=afresh)
+    if is_up or _has_ended(attempt):
+        return player.recorder.conclusions.run(ended)
+    age = _age(recording, player, now)
+    if age is not None and age.seconds <= _fresh_limit(player):
+        return _still_up(recording, player, ended, age)
+    return _broken_off(recording, player, ended, age)
+
+
+def _goes_on(attempt: Attempt) -> bool:
+    """Whether no line shows an end: what is printed after an error proves no silence."""
+    has_failed = any(seen.at >= attempt.last_progress for seen in attempt.errors)
+    return not (_has_ended(attempt) or has_failed)
+
+
+def _has_ended(attempt: Attempt) -> bool:
+    return attempt.is_finished or attempt.exit is not None or attempt.ended_at is not None
+
+
+def _still_up(recording: Recording, player: Player, ended: Assessment, age: Age) -> RunConclusion:
     concluded = player.recorder.conclusions.run(ended)
-    verdict, decision = concluded.verdict, concluded.decision
-    if breaks_off:
-        text = _broken_off(attempt)
-        if verdict.cause is Cause.HEALTHY:
-            recording.notes += [each.summary for each in ended.findings]
-            verdict = Verdict(Cause.UNKNOWN, text, confidence=0.0)
-            decision = replace(decision, cause=Cause.UNKNOWN, reason=text)
-        elif decision.action is Action.NONE:
+    verdict = concluded.verdict
+    text = f"the last line is {_minutes(age.seconds)} old, so the run is taken as still up"
+    if age.assumed:
+        text += f" ({age.assumed})"
+    if verdict.cause is not Cause.HEALTHY:
+        recording.notes.append(text)
+        return concluded
+    return concluded._replace(verdict=replace(verdict, summary=f"{verdict.summary}; {text}"))
+
+
+def _broken_off(
+    recording: Recording, player: Player, ended: Assessment, age: Age | None
+) -> RunConclusion:
+    """Nothing shows that the run is still up. `age`: None if the log is not known to be new."""
+    engine = player.engine
+    findings = tuple(map(_as_fatal, ended.findings))
+    afresh = decide(engine.job, findings, engine.record, engine.settings)
+    ended = ended._replace(findings=findings, decision=afresh)
+    concluded = player.recorder.conclusions.run(ended)
+    text = _break_text(recording, engine.job.attempt, age)
+    if concluded.verdict.cause is not Cause.HEALTHY:
+        if concluded.decision.action is Action.NONE:
             recording.notes.append(text)
-    elif age is not None and verdict.cause is Cause.HEALTHY:
-        verdict = replace(verdict, summary=f"{verdict.summary}; {_TAKEN_AS_UP.format(age)}")
-    elif age is not None:
-        recording.notes.append(_TAKEN_AS_UP.format(age))
+        return concluded
+    silent = None if age is None else _silent_since(player, ended.at, age)
+    if silent is not None:
+        return silent
+    recording.notes += [each.summary for each in findings]
+    verdict = Verdict(Cause.UNKNOWN, text, confidence=0.0)
+    decision = replace(concluded.decision, cause=Cause.UNKNOWN, reason=text)
     return concluded._replace(verdict=verdict, decision=decision)
+
+
+def _silent_since(player: Player, last: float, age: Age) -> RunConclusion | None:
+    """The log was read a moment ago, and its last line is old: hung since then, or ended."""
+    if age.seconds > _HANGS_SECONDS:
+        return None
+    now = player.engine.preview(last + age.seconds)
+    found = next((each for each in now.findings if each.detector == "stalled"), None)
+    if found is None:
+        return None
+    assumed = f" ({age.assumed})" if age.assumed else ""
+    text = (
+        f"the last line is {_minutes(age.seconds)} old{assumed}: {found.summary}. Either the run "
+        f"hangs since then, or it ended without a word; {_ASK}"
+    )
+    found = replace(found, summary=text, confidence=min(found.confidence, _DOUBTED))
+    reason = "not acted on: the log does not show whether the run is still up"
+    decision = Decision(Action.NONE, Cause.HANG, now.decision.attempt, reason, finding=found)
+    verdict = Verdict(
+        Cause.HANG, text, found.since_iteration, found.since_time, found.culprit, found.confidence
+    )
+    others = (each for each in now.findings if each.detector != "stalled")
+    return RunConclusion(verdict, decision, None, (found, *others))
+
+
+def _minutes(seconds: float) -> str:
+    units = ((86400.0, "days"), (3600.0, "h"), (60.0, "min"))
+    for size, unit in units:
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _as_fatal(finding: Finding) -> Finding:
@@ -130,27 +192,34 @@ def _files(recording: Recording) -> tuple[str, ...]:
     return tuple(file.shown for stream in recording.streams for file in stream.files)
 
 
-def _age(recording: Recording, player: Player, now: float) -> float | None:
-    """Seconds since the log was last written; None: unknown."""
+def _age(recording: Recording, player: Player, now: float) -> Age | None:
+    """Age of the last line, if the log was read as it is now; None: unknown, or an old file."""
+    limit = _fresh_limit(player)
     written = recording.written_at
-    if written is None and not recording.is_relative:
-        written = player.at
-    return None if written is None or now < written else now - written
+    if written is not None and now - written > limit:
+        return None
+    return recording.age(recording.end_clock(player.at or 0.0), limit)
 
 
-def _is_fresh(player: Player, age: float | None) -> bool:
-    """Whether the log is still being written: then its silence means nothing yet."""
+def _fresh_limit(player: Player) -> float:
+    """The greatest age at which the log is still being written: its silence means nothing yet."""
     steps = list(player.engine.job.attempt.steps)[-2:]
     gap = steps[1].at - steps[0].at if len(steps) == 2 else 0.0
-    return age is not None and age <= _FRESH_SECONDS + _FRESH_GAPS * gap
+    return FRESH_SECONDS + _FRESH_GAPS * gap
 
 
-def _broken_off(attempt: Attempt) -> str:
+def _break_text(recording: Recording, attempt: Attempt, age: Age | None) -> str:
     place = "" if attempt.iteration is None else f" after iteration {attempt.iteration}"
     text = f"the log breaks off{place} ({attempt.phase.value}) and does not show how the run ended"
     last = attempt.faults[-1] if attempt.faults else None
     if last is not None and last.entry is not None and last.at >= attempt.progress_at:
         text += f"; last message: {last.entry.title}"
+    if recording.is_relative:
+        text += "; it prints no times, so nobody can tell whether it is new: use kubectl logs "
+        text += "--timestamps"
+    elif age is not None:
+        text += f"; its last line is {_minutes(age.seconds)} old"
+        text += f" ({age.assumed})" if age.assumed else ""
     return text
 
 
@@ -205,12 +274,13 @@ def replay(
     for observed in recording.stored(last):
         engine.observe(observed)
     up_until = _in_log_time(request, until, recording, last)
+    proved = recording.end_clock(last).last if _goes_on(engine.job.attempt) else None
     dumps = flight and FlightEvidence(flight, engine.job, last, is_relative=recording.is_relative)
     if dumps is not None:
         recording.notes += dumps.notes
         player.play(dumps.observed(recording.streams[0].name))
         up_until = max(filter(None, (up_until, dumps.up_until())), default=None)
-    player.finish(up_until)
+    player.finish(up_until, proved=proved)
     recording.notes += _doubts(engine.job)
     report = conclude(recording, player, is_up=up_until is not None, now=now)
     return report if dumps is None else dumps.judged(report)
@@ -250,6 +320,9 @@ def _in_log_time(
         recording.notes.append("the log prints no times, so --until does not apply")
         return None
     if request.until == NOW:
+        age = recording.age(recording.end_clock(last))
+        if age is not None and age.assumed:
+            recording.notes.append(f"--until now: {age.assumed}")
         return until - recording.clock_ahead(last)
     if until < last:
         fix = "give a later time, or leave the later files out"

@@ -46,22 +46,22 @@ class Stamps:
         if isinstance(piece, StepLines):
             return None if piece.stamps is None else self._of_lines(piece.stamps)
         if piece.timestamp is None:
-            return self._glog(getattr(piece, "text", None))
-        return self._of_text(piece.timestamp)
+            return self.of_glog(getattr(piece, "text", None))
+        return self.of_text(piece.timestamp)
 
     def _of_lines(self, texts: Sequence[str]) -> list[Stamp]:
         minute, base = self._minute
         stamps: list[Stamp] = []
         for text in texts:
             if text[:16] != minute:
-                stamps.append(self._of_text(text))
+                stamps.append(self.of_text(text))
                 minute, base = self._minute
             else:
                 stamps.append(base + float(text[17:]))
         self._near = next(filter(None, reversed(stamps)), self._near)
         return stamps
 
-    def _of_text(self, text: str) -> Stamp:
+    def of_text(self, text: str) -> Stamp:
         minute, base = self._minute
         try:
             if text[:16] != minute:
@@ -85,7 +85,7 @@ class Stamps:
             raise ValueError(minute)
         return midnight + 3600.0 * hours + 60.0 * minutes
 
-    def _glog(self, text: str | None) -> Stamp:
+    def of_glog(self, text: str | None) -> Stamp:
         near = self._near
         if not text or near is None or not (found := _GLOG.search(text, 0, _WINDOW)):
             return None

@@ -21,8 +21,8 @@ _LINE_END = re.compile(rb"\r+\n")
 _ANY_END = re.compile(rb"[\r\n]+")
 _LONE_RETURN = re.compile(rb"\r")
 _CRI = re.compile(
-    rb"(?m)(?:^|(?<=\r))\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)"
-    rb" (std(?:out|err)) ([FP])(?: |$)"
+    rb"(?m)(?:^|(?<=\r))(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d) )"
+    rb"(std(?:out|err)) ([FP])(?: |$)"
 )
 _STEP_HEAD = re.compile(
     rb"(?:\[[^\]\n]{10,40}\] )?(?:iteration[ :=]+\d|step: |Epoch \d|Training epoch |\[batch=)"
@@ -116,9 +116,9 @@ class Transport:
                 self._cri = self._cri or bool(_CRI.match(line))
 
     def _join_cri(self, block: bytes) -> LineBlock:
-        if not self._partial and not any(found[2] == b"P" for found in _CRI.finditer(block)):
+        if not self._partial and not any(found[3] == b"P" for found in _CRI.finditer(block)):
             self._physical += count_lines(block)
-            return LineBlock(_CRI.sub(b"", block))
+            return LineBlock(_CRI.sub(rb"\1", block))
         out = bytearray()
         shifts: list[tuple[int, int]] = []
         for raw in block.splitlines(keepends=True):
@@ -127,14 +127,14 @@ class Transport:
             number = self._physical + (not ended)
             header = _CRI.match(raw)
             text = raw[header.end() :] if header else raw
-            stream = header[1] if header else b""
-            if header and header[2] == b"P":
-                before, first = self._partial.get(stream, (b"", number))
+            time, stream = (header[1], header[2]) if header else (b"", b"")
+            if header and header[3] == b"P":
+                before, first = self._partial.get(stream, (time, number))
                 piece = before + text.rstrip(b"\r\n")
                 self._partial[stream] = (piece[-MAX_LINE:], first)
                 shifts.append((len(out), int(ended)))  # a line of the file that is none here
             else:
-                before, first = self._partial.pop(stream, (b"", number))
+                before, first = self._partial.pop(stream, (time, number))
                 shifts.append((len(out), first - number))
                 out += before + text
                 shifts.append((len(out), number - first))
