@@ -200,3 +200,20 @@ def test_processes_that_are_gone_at_the_last_iteration_may_have_finished() -> No
     assert decided(built, finding(Cause.HANG, cannot_heal=True)).action is Action.NONE
     built.layout = Layout(world_size=8, total_iterations=2000)
     assert decided(built, finding(Cause.HANG, cannot_heal=True)).action is Action.RESTART
+
+
+@pytest.mark.parametrize("id", ["storage-full", "storage-quota", "storage-read-only"])
+def test_what_the_catalogue_calls_futile_is_stopped(id: str) -> None:
+    decision = decided(died(350), finding(Cause.STORAGE, fault=id))
+    assert decision.action is Action.STOP
+    assert "a restart does not fix it" in decision.reason
+
+
+def test_other_faults_of_the_same_cause_and_bad_checkpoints_are_restarted() -> None:
+    built = died(350)
+    add_checkpoints(built, 200, 300)
+    for cause, id in [
+        (Cause.STORAGE, "storage-io-error"),
+        (Cause.CHECKPOINT, "checkpoint-file-corrupt"),
+    ]:
+        assert decided(built, finding(cause, fault=id)).action is Action.RESTART

@@ -25,7 +25,7 @@ from mwatch.decide.policy import (
     breaks_gang,
 )
 from mwatch.model.decision import Act, Action, Decision, DecisionRecord, Witness
-from mwatch.model.fault import AvoidNode
+from mwatch.model.fault import AvoidNode, RestartHelps, Role
 from mwatch.model.finding import Cause, CulpritState, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.phase import DeadlineSlot
@@ -217,9 +217,17 @@ def _about(case: _Case) -> Decision:
         return _stop(case, f"the wrapper gave up (exit code {GIVE_UP_EXIT_CODE})")
     if finding.cause is Cause.STARTED_FROM_RANDOM:
         return _from_random(case)
-    if rule.action is Action.STOP:
+    if rule.action is Action.STOP or _is_futile(case):
         return _stop(case, "a restart does not fix it")
     return _restart(case)
+
+
+def _is_futile(case: _Case) -> bool:
+    """The catalogue says that a restart fails again, and no other checkpoint would help."""
+    entry = case.job.catalogue.get(case.finding.fault or "")
+    if entry is None or entry.role is not Role.ROOT or case.rule.resume is not Resume.NEWEST:
+        return False
+    return entry.restart_helps is RestartHelps.NO
 
 
 def _came_after_the_end(case: _Case) -> bool:

@@ -24,10 +24,9 @@ from mwatch.model.finding import Cause, Finding, Verdict
 from mwatch.model.job import Attempt
 from mwatch.model.observation import Source
 from mwatch.report.model import AttemptReport, short
+from mwatch_trainer.exits import signal_table
 
 MAX_ATTEMPTS = 256
-_SENT_SIGNALS = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
-"""Sent from outside; any other signal is the fault of the process."""
 _SILENT_END = "ended without an error message or an exit code"
 
 
@@ -141,7 +140,9 @@ def _reported_by_launcher(attempt: Attempt) -> tuple[Cause, str] | None:
     last = attempt.errors[-1].error if attempt.errors else None
     if last is None or last.kind != "restart" or last.exit_code is None:
         return None
-    cause = Cause.KILLED if last.signal in _SENT_SIGNALS else Cause.CRASH
+    known = signal_table.BY_NAME.get(last.signal or "")
+    is_crash = known is None or known.meaning == signal_table.CRASHED
+    cause = Cause.CRASH if is_crash else Cause.KILLED
     how = last.signal or f"exit code {last.exit_code}"
     return cause, f"torchrun restarted its workers: {how}"
 

@@ -13,9 +13,9 @@ from mwatch.detect.shared.causes import (
     cause_of_reason,
     is_cascade,
     plain,
-    signal_of,
 )
 from mwatch.model.finding import Cause
+from mwatch_trainer.exits.signal_table import signal_of
 
 
 @pytest.mark.parametrize(
@@ -118,3 +118,32 @@ def test_errors_of_a_peer_that_went_away() -> None:
     assert is_cascade("torch.distributed.DistBackendError")
     assert not is_cascade("RuntimeError")
     assert not is_cascade(None)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("json.decoder.JSONDecodeError", "Expecting value: line 1 column 1 (char 0)"),
+        ("StopIteration", ""),
+        ("RecursionError", "maximum recursion depth exceeded"),
+        ("omegaconf.errors.ConfigAttributeError", "Key 'lr' is not in struct"),
+        ("RuntimeError", "Worker failure: TypeError: _write_item() missing an argument"),
+        ("CheckpointingException", "write() got an unexpected keyword argument 'storage'"),
+    ],
+)
+def test_an_error_of_the_program_is_never_worth_a_restart(name: str, message: str) -> None:
+    assert cause_of_error(name, message) is Cause.USER_ERROR
+    assert cause_of_error(name, message, "save") is Cause.USER_ERROR
+
+
+def test_what_never_worked_fails_again_unless_the_reason_lies_outside() -> None:
+    def first_try(name: str, message: str) -> Cause:
+        return cause_of_error(name, message, has_worked=False)
+
+    assert (
+        first_try("RuntimeError", "expected scalar type Half but found Float") is Cause.USER_ERROR
+    )
+    assert cause_of_error("RuntimeError", "expected scalar type Half") is Cause.CRASH
+    assert first_try("RuntimeError", "connection to the store timed out") is Cause.CRASH
+    assert first_try("requests.exceptions.ReadTimeout", "") is Cause.CRASH
+    assert first_try("OSError", "[Errno 121] Remote I/O error") is Cause.CRASH

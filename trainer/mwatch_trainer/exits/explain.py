@@ -33,6 +33,7 @@ from mwatch_trainer.attempt.plan import AttemptPlan
 from mwatch_trainer.command import megatron
 from mwatch_trainer.command.argv import find_program, value_of
 from mwatch_trainer.exits.log_reader import DURATION, INTERVAL, SIGNAL, ExitLogReader
+from mwatch_trainer.exits.signal_table import name_of, signal_of
 
 _ROOT = "/sys/fs/cgroup"
 _OWN = "/proc/self/cgroup"
@@ -69,7 +70,6 @@ def _places(root: str, own: str) -> list[str]:
     ]
 
 
-_LAST_SIGNAL = 64
 _PERMANENT_STOPS = ("deleted", "suspended", "finished")
 
 
@@ -95,7 +95,7 @@ def explain(
     SIGTERM", "fence: ..."), if it did.
     """
     code = returncode if returncode >= 0 else None
-    number = -returncode if returncode < 0 else _of_shell(returncode)
+    number = signal_of(returncode)
     if stop_request is not None:
         reason, returned, was_requested = _stopped(stop_request, returncode, reader)
     elif returncode == 0:
@@ -172,7 +172,7 @@ def _may_be_requested(reader: ExitLogReader, plan: AttemptPlan) -> bool:
 
 
 def _signalled(number: int, oom_killed: bool) -> tuple[str, int, bool]:
-    why = f"ended by {_name(number)}"
+    why = f"ended by {name_of(number)}"
     if oom_killed and number == signals.SIGKILL:
         why += ": the host's memory for this container was used up"
     return why, table.SIGNAL_BASE + number, False
@@ -185,8 +185,9 @@ def _failed(
     if worker is not None:
         rank = "" if worker.rank is None else f" (rank {worker.rank})"
         who = f"the first worker that failed{rank} "
-        if worker.code < 0:
-            why, returned, _ = _signalled(-worker.code, oom_killed)
+        number = signal_of(worker.code)
+        if number is not None:
+            why, returned, _ = _signalled(number, oom_killed)
             return who + why, returned, False
     else:
         who = ""
@@ -194,7 +195,7 @@ def _failed(
     if own in table.RERUN:
         return f"{who}exited with {own}: Megatron requests a rerun", table.RERUN[own], False
     if reader.signal is not None and worker is None:
-        why = f"the launcher got {_name(reader.signal)}, which mwatch did not send"
+        why = f"the launcher got {name_of(reader.signal)}, which mwatch did not send"
         return why, table.SIGNAL_BASE + reader.signal, False
     printed = _by_output(reader, plan)
     if printed is not None:
@@ -225,18 +226,6 @@ def _by_output(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int] | No
     if root is not None:
         return f"failed: {root.description()}", table.UNKNOWN_CAUSE
     return None
-
-
-def _of_shell(code: int) -> int | None:
-    number = code - table.SIGNAL_BASE
-    return number if 0 < number <= _LAST_SIGNAL else None
-
-
-def _name(number: int) -> str:
-    try:
-        return signals.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 POLICY = "MWATCH_RESTART_POLICY"

@@ -2,17 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the wrapper reads in the trainer's output to tell one exit from another.
 
-Reads Megatron and its derivatives, Composer, torchtitan and NeMo, and what torchrun and Composer's
-launcher print about their workers. Megatron prints its iterations on the last rank and its end on
+Reads Megatron and its derivatives, Composer, torchtitan and NeMo, and what torchrun and other
+launchers print about their workers. Megatron prints its iterations on the last rank and its end on
 rank 0, so a pod may see one and not the other.
 """
 
 from __future__ import annotations
 
 import re
-import signal as signals
 import time
 from typing import Callable, NamedTuple
+
+from mwatch_trainer.exits.launchers import read_reports
+from mwatch_trainer.exits.signal_table import number_of
 
 MAX_ERRORS = 64
 MAX_OPEN = 64
@@ -201,9 +203,6 @@ _COLOUR = re.compile(r"\x1b\[[\d;]{0,20}[A-Za-z]")
 _MARKER = re.compile(r"\[([^\]]{1,120})\] datetime: ")
 _ELASTIC = re.compile(r"failed \(exitcode: (-?\d{1,5})\) local_rank: (\d{1,5})")
 _BLOCK = re.compile(r"^\s*(rank|exitcode)\s*: (-?\d{1,7})\b")
-_COMPOSER = re.compile(
-    r"(?:Global rank (\d+) \(PID \d+\) exited with code|Rank (\d+) crashed with exit code) (-?\d+)"
-)
 _SIGNALLED = re.compile(
     r"Process \d+ got signal: (?:Signals\.)?(\w+)|Received (?:Signals\.)?(\w+) death signal"
 )
@@ -333,16 +332,14 @@ class ExitLogReader:
         elastic = _ELASTIC.search(text)
         if elastic:
             self.worker = FailedWorker(None, int(elastic.group(1)))
-        composer = _COMPOSER.search(text)
-        if composer and self.worker is None and int(composer.group(3)):
-            self.worker = FailedWorker(
-                int(composer.group(1) or composer.group(2)), int(composer.group(3))
-            )
+        if self.worker is None:
+            first = next(read_reports(text), None)
+            self.worker = first and FailedWorker(first.rank, first.code)
 
     def _end(self, text: str) -> None:
         signalled = _SIGNALLED.search(text)
         if signalled:
-            self.signal = _number_of(signalled.group(1) or signalled.group(2))
+            self.signal = number_of(signalled.group(1) or signalled.group(2))
         elif _EMPTY_EXIT.search(text):
             self.empty_exit, self.goodbye, self.is_done = text.strip()[:200], None, False
         elif _MISSING_EXIT in text:
@@ -355,11 +352,3 @@ class ExitLogReader:
             folder = _SAVE.match(unprefixed(text)[1])
             if folder and folder.group(1) != "None":
                 self.save = folder.group(1)
-
-
-def _number_of(name: str) -> int | None:
-    """Parse a signal as torch prints it: `15`, or `SIGTERM` before Python 3.11."""
-    if name.isdigit():
-        return int(name) if 0 < int(name) < 65 else None
-    found = getattr(signals, name, None)
-    return int(found) if isinstance(found, signals.Signals) else None

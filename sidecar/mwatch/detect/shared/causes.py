@@ -13,23 +13,24 @@ import re
 from mwatch.model.fault import Blame, CatalogueEntry, Role
 from mwatch.model.finding import Cause
 from mwatch.model.job import Attempt, ErrorSeen, FaultSeen, Step
+from mwatch_trainer.exits import signal_table
+from mwatch_trainer.exits.signal_table import signal_of
 
 RERUN_EXIT = 16
 FAILED_RESULT_EXIT = 17
 WORKER_FAILED = "elastic-worker-failed"
 """Fault of torchelastic's line about one worker; its full report may never be printed."""
 _WORKER = re.compile(r"exitcode: (-?\d{1,5})")
-_FIRST_SIGNAL, _LAST_SIGNAL = 128, 160
 _WRAPPED = {216: RERUN_EXIT, 217: FAILED_RESULT_EXIT}
 """Exit codes as `mwatch-run` passes them on where it acts."""
 SIGABRT, _SIGTERM = 6, 15
 SHOT = frozenset({4, 7, 8, 9, 11})
 """Signals that a Python process does not send to itself: ILL, BUS, FPE, KILL, SEGV."""
-_NUMBERS = {
-    "SIGHUP": 1, "SIGINT": 2, "SIGILL": 4, "SIGABRT": 6, "SIGBUS": 7, "SIGFPE": 8, "SIGKILL": 9,
-    "SIGSEGV": 11, "SIGTERM": 15,
-}  # fmt: skip
-_SIGNALS = {2: Cause.DELETED_BY_USER, 9: Cause.KILLED, 15: Cause.KILLED}
+_MEANINGS = {
+    signal_table.SENT: Cause.KILLED,
+    signal_table.INTERRUPTED: Cause.DELETED_BY_USER,
+    signal_table.CRASHED: Cause.CRASH,
+}
 _CODES = {
     2: Cause.USER_ERROR,  # argparse
     RERUN_EXIT: Cause.RERUN,
@@ -80,9 +81,37 @@ _FILES = frozenset(
     }
 )  # fmt: skip
 _PROGRAMMING = _NAMES | {
-    "AssertionError", "AttributeError", "IndexError", "KeyError", "NotImplementedError",
-    "TypeError", "ValueError", "ZeroDivisionError",
+    "ArgumentError", "ArgumentTypeError", "AssertionError", "AttributeError",
+    "ConfigAttributeError", "ConfigKeyError", "IndexError", "InstantiationException",
+    "JSONDecodeError", "KeyError", "LookupError", "NotImplementedError", "OverflowError",
+    "ParserError", "RecursionError", "ScannerError", "StopIteration", "TabError",
+    "TypeError", "UnicodeDecodeError", "UnicodeEncodeError", "ValidationError", "ValueError",
+    "ZeroDivisionError",
 }  # fmt: skip
+_INNER = re.compile(r"\b([A-Za-z_]\w{0,60}(?:Error|Iteration))\b(?:: |\()")
+_INTERPRETER = re.compile(
+    r"missing \d+ required (?:positional|keyword)|unexpected keyword argument"
+    r"|takes (?:from )?\d+ (?:to \d+ )?positional argument|takes no (?:keyword )?arguments"
+    r"|object has no attribute|has no attribute '|object is not (?:callable|subscriptable|iterable)"
+    r"|is not defined$|referenced before assignment|cannot import name|No module named"
+    r"|[Cc]an(?:'t|not) pickle|is not JSON serializable|unsupported operand type"
+)
+"""What Python prints about wrong code, also inside the message of another exception."""
+_OUTSIDE = re.compile(
+    r"Timeout|Connect|Network|HTTP|SSL|Socket|Protocol|Remote|Unavailable|OSError|IOError|EOFError"
+    r"|Interrupted|BlockingIO|BrokenP|Memory|SystemError|Died|Actor|Ray|Dist|Rendezvous|NCCL|Gloo"
+    r"|Accelerator|C[Uu][Dd][Aa]|Client|S3|Blob|Rpc|RPC|Signal|Checkpoint|Unpickling|Exited|Store"
+    r"|Empty|Process|Hub"
+)
+"""Parts of the names of exceptions whose reason may lie outside the program."""
+_PASSING = re.compile(
+    r"tim(?:ed?|ing) ?out|connect|refused|reset by|temporar|unreachable|network|retr(?:y|ies)"
+    r"|unavailable|nccl|gloo|cuda|cudnn|cublas|nvml|gpu|hip |rocm|\brank ?\d|tcpstore|socket|worker"
+    r"|killed|signal|memory|input/output|errno|deadlock|barrier|heartbeat|checkpoint|corrupt"
+    r"|rendezvous|server|download|http",
+    re.I,
+)
+"""Words of messages about the machine, the network or another process."""
 
 
 FAMILIES: dict[str, Cause] = {
@@ -174,21 +203,11 @@ def cause_of(entry: CatalogueEntry) -> Cause:
     return FAMILIES.get(entry.runbook, Cause.CRASH)
 
 
-def signal_of(exit_code: int | None) -> int | None:
-    """Return the signal that ended the process: torchelastic prints -9, a shell 137."""
-    if exit_code is None:
-        return None
-    if exit_code < 0:
-        return -exit_code
-    is_shell = _FIRST_SIGNAL < exit_code < _LAST_SIGNAL
-    return exit_code - _FIRST_SIGNAL if is_shell else None
-
-
 def plain(exit_code: int | None, signal: str | None = None) -> int | None:
     """Return the exit code without what the wrapper added; None for a good end."""
     if exit_code:
         return _WRAPPED.get(exit_code, exit_code)
-    return -_NUMBERS.get(signal, 1) if signal else None
+    return -(signal_table.number_of(signal) or 1) if signal else None
 
 
 def exit_of_worker(text: str) -> int | None:
@@ -209,7 +228,8 @@ def place_of_exit(exit_code: int | None, signal: str | None) -> int:
 def cause_of_exit(exit_code: int | None) -> Cause:
     signal = signal_of(exit_code)
     if signal is not None:
-        return _SIGNALS.get(signal, Cause.CRASH)
+        known = signal_table.BY_NUMBER.get(signal)
+        return Cause.CRASH if known is None else _MEANINGS[known.meaning]
     return _CODES.get(plain(exit_code) or 0, Cause.CRASH)
 
 
@@ -225,12 +245,22 @@ def is_cascade(error: str | None) -> bool:
     return _last_part(error) in _CASCADES
 
 
-def cause_of_error(error: str | None, message: str = "", during: str | None = None) -> Cause:
+def cause_of_error(
+    error: str | None,
+    message: str = "",
+    during: str | None = None,
+    *,
+    has_worked: bool = True,
+) -> Cause:
     """Classify an exception that is not in the catalogue.
 
-    A programming error comes back with the same samples: a restart does not fix it.
+    A programming error comes back with the same samples: a restart does not fix it. `has_worked`:
+    this process has done before what it did when the exception was raised (a step, a save).
+    Otherwise it fails again, unless the reason lies outside the program.
     """
     name = _last_part(error)
+    if blames_code(message):
+        return Cause.USER_ERROR
     if during == "save" and name in _FILES:
         return Cause.STORAGE
     if _TERMINATED.search(message):
@@ -239,9 +269,18 @@ def cause_of_error(error: str | None, message: str = "", during: str | None = No
         return Cause.DELETED_BY_USER
     if name == "SignalException":
         return Cause.KILLED
-    if name == "MemoryError":
+    if name in ("MemoryError", "OutOfMemoryError"):
         return Cause.OOM
-    return Cause.USER_ERROR if name in _PROGRAMMING else Cause.CRASH
+    if name in _PROGRAMMING:
+        return Cause.USER_ERROR
+    may_pass = not name or _OUTSIDE.search(name) or _PASSING.search(message)
+    return Cause.CRASH if has_worked or may_pass else Cause.USER_ERROR
+
+
+def blames_code(message: str) -> bool:
+    """Whether the message repeats an error of the program, as wrappers of exceptions do."""
+    inner = any(found[1] in _PROGRAMMING for found in _INNER.finditer(message))
+    return inner or _INTERPRETER.search(message) is not None
 
 
 def cause_of_load_error(error: str | None, message: str) -> Cause:
@@ -251,6 +290,7 @@ def cause_of_load_error(error: str | None, message: str) -> Cause:
     too.
     """
     is_ours = _last_part(error) in _NAMES or _MISMATCH.search(message)
+    is_ours = is_ours or _INTERPRETER.search(message)
     return Cause.USER_ERROR if is_ours else Cause.CHECKPOINT
 
 

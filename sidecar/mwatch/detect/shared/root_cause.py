@@ -14,12 +14,13 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mwatch.detect.shared import causes
-from mwatch.detect.shared.causes import REPORTS, cause_of, explains, signal_of
+from mwatch.detect.shared.causes import REPORTS, cause_of, explains
 from mwatch.model.event import Error, Fault
 from mwatch.model.fault import Role
 from mwatch.model.finding import Cause
 from mwatch.model.job import ErrorSeen, FaultSeen, Job, ProcessGone
 from mwatch.model.observation import ProcessExit
+from mwatch_trainer.exits.signal_table import signal_of
 
 _BEFORE_SECONDS = 60.0
 """Another rank may still print a step line after the fault that ends them all."""
@@ -71,6 +72,7 @@ class _Seen:
         attempt = job.attempt
         self._last = attempt.steps[-1] if attempt.steps else None
         self._has_trained = causes.has_trained(attempt)
+        self._has_saved = attempt.saves_done > 0
         self._was_loading = not self._has_trained and attempt.load in ("begun", "failed")
         self._gone = sorted(attempt.gone.values(), key=lambda gone: gone.at)
         self._errors = [
@@ -165,10 +167,15 @@ class _Seen:
             return RootCause(cause, fault.at, fault, self._report, confidence=0.6)
         if fault is not None and (error is None or self._order(fault) <= self._order(error)):
             return self._of_fault(fault)
+        if error is None:
+            return None
+        root = self._of_error(error)
         report = self._report
-        if error is None or (report and signal_of(report.error.exit_code) in causes.SHOT):
-            return None  # torchrun saw the first process die by a signal: other errors came after
-        return self._of_error(error)
+        if report and signal_of(report.error.exit_code) in causes.SHOT:
+            # torchrun saw the first process die by a signal: other errors came after
+            is_sure = report.error.kind == REPORTS[0] or root.cause is not Cause.USER_ERROR
+            return None if is_sure else root
+        return root
 
     def _of_fault(self, seen: FaultSeen) -> RootCause:
         assert seen.entry is not None
@@ -177,6 +184,12 @@ class _Seen:
         cause = cause_of(seen.entry)
         if is_shard and cause is Cause.DATA:
             cause = Cause.CHECKPOINT
+        if cause is Cause.STORAGE and seen.entry.runbook == "checkpoint":
+            # The writer passes on whatever was raised in it.
+            error = raised.error if raised else None
+            raised_name = f"{error.error}: {error.message}" if error else ""
+            if causes.blames_code(f"{seen.fault.text} {raised_name}"):
+                cause = Cause.USER_ERROR
         return RootCause(cause, seen.at, seen, raised, confidence=0.95)
 
     def _of_error(self, seen: ErrorSeen) -> RootCause:
@@ -185,7 +198,8 @@ class _Seen:
             return RootCause(Cause.NAN, seen.at, error=seen)
         if self._was_loading or (seen.error.during == "load" and not self._has_trained):
             return RootCause(causes.cause_of_load_error(name, message), seen.at, error=seen)
-        cause = causes.cause_of_error(name, message, seen.error.during)
+        has_worked = self._has_saved if seen.error.during == "save" else self._has_trained
+        cause = causes.cause_of_error(name, message, seen.error.during, has_worked=has_worked)
         return RootCause(cause, seen.at, error=seen, confidence=0.7)
 
     def _roots(self) -> list[FaultSeen]:

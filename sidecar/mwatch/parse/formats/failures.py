@@ -19,6 +19,8 @@ from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.parse.lines.context import MAX_TEXT, Block, Context, Recogniser
 from mwatch.parse.lines.line import Line, stamp
 from mwatch.parse.lines.literals import literals, with_rare_end
+from mwatch_trainer.exits.launchers import TRIGGERS, LauncherReport, read_reports
+from mwatch_trainer.exits.signal_table import BY_NUMBER, SENT, name_of, signal_of
 
 _OPEN = "Traceback (most recent call last):"
 _FRAME = re.compile(r'\s*File "([^"\n]{1,500})", line (\d+)(?:, in (.{1,200}))?')
@@ -27,7 +29,10 @@ _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-_LAUNCHER = "ChildFailedError"
+_INSIDE = re.compile(re.escape(_OPEN) + r" \(RANK (\d{1,7})\)")
+"""Torch prints the traceback of each rank that failed under its own CheckpointException."""
+_LAUNCHERS = ("ChildFailedError", "ProcessRaisedException")
+_CHILD_ENDS = ("CalledProcessError", "ProcessExitedException")
 _DURING = {
     "load": re.compile(r"_?load_(?:\w+_)?checkpoint|_load_(?:\w+_)?base_checkpoint"),
     "save": re.compile(r"_?save_checkpoint\w*|maybe_finalize_async_save|_?save_(?:\w+_)?ckpt"),
@@ -43,25 +48,17 @@ _INT = re.compile(r"-?\d{1,9}")
 _PID = re.compile(r"pid: (\d{1,9})")
 _SIGNAL = re.compile(r"Signal \d+ \((SIG\w+)\)")
 _EXCEPTION = re.compile(r"\s*([A-Za-z_][\w.]*(?:Error|Exception|Interrupt))(?:: (.*))?")
-_SIGNALS = {
-    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE",
-    9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
-}  # fmt: skip
 _NO_TRACEBACK = "To enable traceback see:"
 _WORKER_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,9})\)")
 _RESTART = re.compile(
     r"Worker group \w+\. (\d{1,9})/(\d{1,9}) attempts left; will restart worker group"
 )
 _STATUS = re.compile(
-    r"(?:command terminated with )?(?:process )?exit(?:ed with)? (?:code|status):? (\d{1,3})", re.I
+    r"(?:command terminated with |process )?\"?exit(?:ed with)? ?(?:code|status)\"?:? {1,12}"
+    r"(\d{1,3}),?",
+    re.I,
 )
-_CRASHED = re.compile(
-    r"(?:Rank (?P<rank>\d{1,7}) crashed with exit code (?P<code>-?\d{1,9})"
-    r"|[Gg]lobal rank (?P<rank2>\d{1,7}) \(PID (?P<pid>\d{1,9})\)"
-    r" exited with code (?P<code2>-?\d{1,9})"
-    r"|Process (?P<pid3>\d{1,9}) exits with return code = (?P<code3>-?\d{1,9})"
-    r"|exits with return code = (?P<code4>-?\d{1,9}))"
-)
+_ONE_END = 1000  # lines of the file within which a launcher reports the end of all processes
 XID_TRIGGER = r"NVRM: Xid \("
 _XID = re.compile(
     r"(?:(?P<node>[\w.-]{1,80}) (?:kernel|nvidia-\w+): [^\n]{0,60}?)?NVRM: Xid "
@@ -86,6 +83,7 @@ class _Traceback(Block):
         self._in_frames = True
         self._launcher = False
         self._chained = False
+        self._failed_ranks: set[int] = set()
 
     def feed(self, line: Line) -> bool:
         self._lines += 1
@@ -95,6 +93,12 @@ class _Traceback(Block):
         body = line.body
         if body.startswith(_CHAIN):
             self._chained = True
+            return True
+        if inside := _INSIDE.match(body):
+            if not self._failed_ranks:
+                self._error = None  # what was raised there says more
+            self._failed_ranks.add(int(inside[1]))
+            self._in_frames, self.patience = True, Block.patience
             return True
         if body.startswith(_OPEN):
             belongs, self._chained = self._chained, False
@@ -119,7 +123,7 @@ class _Traceback(Block):
             return False
         self._in_frames = False
         self.patience = 10  # only a chained exception may still follow
-        self._launcher = self._launcher or found[1].endswith(_LAUNCHER)
+        self._launcher = self._launcher or found[1].endswith(_LAUNCHERS)
         if self._error is None:
             self._error = (found[1], (found[2] or "")[:MAX_TEXT])
         return True
@@ -128,9 +132,15 @@ class _Traceback(Block):
         if self._launcher or not (self._error or self._where):
             return
         name, message = self._error or (None, "")
+        report = next(read_reports(message), None) if (name or "").endswith(_CHILD_ENDS) else None
+        if report is not None:
+            yield from _reported(report, self._line, self._context)
+            return
+        ranks: set[int | None] = {*self._failed_ranks} or {self._line.rank}
         yield self._context.error(
             self._line,
             kind="traceback",
+            rank=next(iter(ranks)) if len(ranks) == 1 else None,
             error=name,
             message=message,
             where=self._where,
@@ -139,7 +149,8 @@ class _Traceback(Block):
 
 
 def _read_traceback(line: Line, context: Context) -> Iterable[Event]:
-    if line.text.rstrip().endswith(_OPEN):  # not one that is quoted inside a line
+    text = line.text.rstrip()
+    if text.endswith(_OPEN) or _INSIDE.match(line.body):  # not one that is quoted inside a line
         context.opened = _Traceback(line, context)
     return ()
 
@@ -148,7 +159,8 @@ TRACEBACK = Recogniser((re.escape(_OPEN),), _read_traceback)
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    return _SIGNALS.get(-exit_code) if exit_code is not None and exit_code < 0 else None
+    number = signal_of(exit_code)
+    return None if number is None else name_of(number)
 
 
 class _RootCause(Block):
@@ -231,20 +243,26 @@ def _read_restart(line: Line, context: Context) -> Iterable[Event]:
 
 
 def _read_crashed(line: Line, context: Context) -> Iterable[Event]:
-    for found in _CRASHED.finditer(line.text):
-        groups = found.groupdict()
-        code = _int(next(groups[k] for k in ("code", "code2", "code3", "code4") if groups[k]))
-        pid = groups["pid"] or groups["pid3"]
-        rank = groups["rank"] or groups["rank2"]
-        if code:
-            yield context.error(
-                line,
-                message=found[0],
-                exit_code=code,
-                signal=signal_name(code),
-                pid=int(pid) if pid else None,
-                rank=int(rank) if rank else line.rank,
-            )
+    for report in read_reports(line.text):
+        yield from _reported(report, line, context)
+
+
+def _reported(report: LauncherReport, line: Line, context: Context) -> Iterable[Event]:
+    """Yield the end of a process, unless the launcher itself ended it after another one failed."""
+    signal = BY_NUMBER.get(signal_of(report.code) or 0)
+    is_first = abs(line.number - context.reported_at) > _ONE_END
+    context.reported_at = line.number
+    if not is_first and signal is not None and signal.meaning == SENT:
+        return
+    yield context.error(
+        line,
+        message=report.text[:MAX_TEXT],
+        exit_code=report.code,
+        signal=signal_name(report.code),
+        host=report.host,
+        pid=report.pid,
+        rank=line.rank if report.rank is None else report.rank,
+    )
 
 
 ROOT_CAUSE = Recogniser(
@@ -260,17 +278,18 @@ def _read_status(line: Line, context: Context) -> Iterable[Event]:
         return
     code = int(found[1])
     if code == 0:
-        yield Exit("status", None, found[0], stamp(line.text), line.rank, context.file, line.number)
+        if "ode:" not in found[0]:  # kubectl describe shows helper containers too
+            at = stamp(line.text)
+            yield Exit("status", None, found[0], at, line.rank, context.file, line.number)
         return
-    signal = signal_name(128 - code) if code > 128 else None
-    yield context.error(line, message=found[0], exit_code=code, signal=signal)
+    yield context.error(line, message=found[0], exit_code=code, signal=signal_name(code))
 
 
-STATUS = Recogniser((r"exit code \d", r"exit code: \d", r"exit status \d"), _read_status)
-RESTART = Recogniser((r"will restart worker group",), _read_restart)
-CRASHED = Recogniser(
-    (r"crashed with exit code", r"exited with code ", r"exits with return code ="), _read_crashed
+STATUS = Recogniser(
+    (r"exit code \d", r"[Ee]xit [Cc]ode: ", r"exit status \d", r"exitCode\"?: \d"), _read_status
 )
+RESTART = Recogniser((r"will restart worker group",), _read_restart)
+CRASHED = Recogniser(tuple(map(re.escape, TRIGGERS)), _read_crashed)
 
 
 class FaultMatcher:

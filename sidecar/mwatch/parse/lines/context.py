@@ -8,6 +8,7 @@ A recogniser reads one line. What spans several lines (a traceback, the argument
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -143,6 +144,7 @@ class Context:
         self.scheduled: set[int] = set()
         """Iterations whose asynchronous save was queued and is not yet confirmed."""
         self.exit_code: int | None = None  # of the last worker that torchrun reported as failed
+        self.reported_at = -math.inf  # the last line on which a launcher reported an end
         self.opened: Block | None = None
         """Set by a recogniser; the reader moves it into the line's lane."""
 
