@@ -34,7 +34,7 @@ demo: .venv/demo ## train a real small GPT, break it in five ways, see it come b
 
 # Each worker and each process that a test starts would compile our modules anew.
 test: export PYTHONDONTWRITEBYTECODE :=
-test: .venv/dev .venv/demo ## run the tests (COV=1: with coverage of the pure packages)
+test: .venv/dev .venv/demo .venv/launchers ## run the tests (COV=1: with coverage of the pure packages)
 	$(PY) -m pytest -q -n $(WORKERS) --dist loadfile $(COVERAGE)
 
 test-cluster: .venv/dev .venv/demo ## the tests that need a Kubernetes: made here (root, Go), or MWATCH_TEST_KUBECONFIG
@@ -97,6 +97,11 @@ endif
 .venv/demo: .venv/core
 	@echo 'mwatch: adding torch and megatron-core to .venv (4.7 GB, some two minutes)' >&2
 	@$(PIP) --editable '.[demo]'
+	@touch $@
+
+.venv/launchers: .venv/demo
+	@echo 'mwatch: adding accelerate, deepspeed and ray for tests to .venv (100 MB, a minute)' >&2
+	@$(PIP) --editable '.[demo,launchers]'
 	@touch $@
 
 FORCE:

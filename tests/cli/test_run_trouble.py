@@ -34,12 +34,12 @@ LONG = ("--train-iters", "100000", "--step-seconds", "0.05")
 FLOOD = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from support.runs.printing_trainer import _print_line
+from support.runs.printing_trainer import print_line
 block = b"words of no meaning, and very many of them\\n" * 20000
 for step in range(1, 101):
     sys.stdout.buffer.write(block)
     sys.stdout.flush()
-    _print_line(step, 100, 0.01, False)
+    print_line(step, 100, 0.01, False)
 print("[after training is done] datetime: 2026-11-15 09:00:10 ")
 """
 

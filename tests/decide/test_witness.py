@@ -42,6 +42,7 @@ SILENT_ONES = [
     for source in SignSource
     for state in SignState
     if state not in AGREES[source] and state is not MOVING
+    if (source, state) != (SignSource.PROCESS, SignState.TRACED)
 ]
 
 
@@ -51,6 +52,8 @@ def test_a_silent_job_with_an_independent_witness_is_restarted(
 ) -> None:
     built = running(silent=400, sights=(Source.LOG,))
     add_sign(built, source, state, rank=3)
+    if state is SignState.SUSPENDED:  # of one pod; of the whole job it would be a person's
+        add_sign(built, SignSource.CPU_TIME, SignState.UNKNOWN, stream="pod-1")
     decision = hang(built)
     assert decision.action is Action.RESTART
     assert [each.agrees for each in decision.witnesses] == [True, True]
@@ -64,6 +67,26 @@ def test_a_sign_that_says_nothing_is_no_witness(source: SignSource, state: SignS
     decision = hang(built)
     assert decision.action is Action.NONE
     assert f"{source} reports {state}" in decision.reason
+
+
+def test_a_command_that_a_person_has_stopped_has_time_to_be_continued() -> None:
+    built = running(silent=400)
+    add_sign(built, SignSource.PROCESS, SignState.SUSPENDED, rank=None)
+    decision = hang(built)
+    assert decision.action is Action.NONE
+    assert "it has 300 s to be continued" in decision.reason
+    stopped_at = next(iter(built.attempt.signs.values())).at
+    built.now = stopped_at + 301
+    add_sign(built, SignSource.PROCESS, SignState.SUSPENDED, rank=None, first_at=stopped_at)
+    assert hang(built).action is Action.RESTART
+
+
+def test_nothing_is_done_while_a_debugger_is_attached() -> None:
+    built = running(silent=4000)
+    add_sign(built, SignSource.CPU_TIME, SignState.FLAT, rank=3)
+    assert hang(built).action is Action.RESTART
+    add_sign(built, SignSource.PROCESS, SignState.TRACED, rank=3)
+    assert hang(built).action is Action.NONE
 
 
 def test_silence_alone_is_not_acted_on_and_the_reason_names_what_is_missing() -> None:

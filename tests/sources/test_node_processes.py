@@ -64,8 +64,44 @@ def test_a_stopped_rank_is_told_at_each_sample_until_it_goes_on(bench: Bench) ->
     assert bench.states(LAUNCHER, process(11, 0), process(12, 1)) == {}
 
 
-def test_a_debugger_does_not_stop_a_rank(bench: Bench) -> None:
-    assert bench.states(LAUNCHER, process(11, 0, state="t")) == {}
+def test_a_debugger_that_stops_a_rank_is_told_from_a_signal(bench: Bench) -> None:
+    assert bench.states(LAUNCHER, process(11, 0, state="t")) == {0: SignState.TRACED}
+    assert bench.states(LAUNCHER, process(11, 0)) == {0: SignState.UNKNOWN}
+
+
+def test_a_command_whose_processes_are_all_stopped_is_suspended_as_a_whole(bench: Bench) -> None:
+    bench.sample(LAUNCHER, process(11, 0), process(12, 1))
+    halfway = (LAUNCHER, process(11, 0, state="T"), process(12, 1))
+    assert bench.states(*halfway) == {0: SignState.STOPPED}
+    all_stopped = (process(10, state="T"), process(11, 0, state="T"), process(12, 1, state="T"))
+    assert bench.states(*all_stopped) == {None: SignState.SUSPENDED, 0: SignState.UNKNOWN}
+    assert bench.states(*all_stopped) == {None: SignState.SUSPENDED}
+    assert bench.states(LAUNCHER, process(11, 0), process(12, 1)) == {None: SignState.UNKNOWN}
+
+
+def test_a_stopped_worker_is_reported_where_no_rank_is_known(bench: Bench) -> None:
+    shell, other = process(10, cpu_seconds=0.1), process(12, cpu_seconds=60.0)
+    running = process(11, cpu_seconds=90.0)
+    assert bench.states(shell, running, other) == {}
+    stopped = process(11, cpu_seconds=90.0, state="T")
+    assert bench.states(shell, stopped, other) == {None: SignState.STOPPED}
+    assert bench.states(shell, running, other) == {None: SignState.UNKNOWN}
+    assert bench.states(shell, running, other) == {}
+
+
+def test_a_stopped_helper_does_not_speak_for_a_command_without_ranks(bench: Bench) -> None:
+    monitor = process(12, cpu_seconds=0.2, state="T")
+    assert bench.states(process(11, cpu_seconds=90.0), monitor) == {}
+
+
+@pytest.mark.parametrize(("used", "state"), [(0.0, SignState.FLAT), (3.0, SignState.MOVING)])
+def test_a_command_without_ranks_rests_or_works(
+    bench: Bench, used: float, state: SignState
+) -> None:
+    shell = process(10, cpu_seconds=0.1)
+    bench.sample(shell, process(11, cpu_seconds=90.0))
+    now = bench.cpu(shell, process(11, cpu_seconds=90.0 + used), seconds=6.0)
+    assert now == {None: state}
 
 
 @pytest.mark.parametrize("left", [(), (process(12, 1, state="Z"),)], ids=["gone", "zombie"])

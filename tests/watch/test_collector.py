@@ -119,7 +119,8 @@ def test_a_clock_that_is_set_makes_no_hour_of_silence(tmp_path: Path) -> None:
 def test_a_stopped_rank_is_told_by_what_was_seen_of_its_process(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     volume.start()
-    write_processes(tmp_path, volume.clock.monotonic, process(11, rank=0, state="T"))
+    stopped = process(11, rank=0, state="T")
+    write_processes(tmp_path, volume.clock.monotonic, process(10), stopped)
     states = [each.what.state for each in volume.read() if isinstance(each.what, Sign)]
     assert states == [SignState.STOPPED]
 

@@ -36,7 +36,7 @@ _WAITING = "collective"  # phase in which the probe sees a rank that waits for o
 _STILL = frozenset({SignState.FLAT, SignState.STOPPED, SignState.DEAD})
 _OUT_OF_LINE = frozenset({SignState.STUCK, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
 AGREES: dict[SignSource, frozenset[SignState]] = {
-    SignSource.PROCESS: frozenset({SignState.STOPPED, SignState.DEAD}),
+    SignSource.PROCESS: frozenset({SignState.STOPPED, SignState.SUSPENDED, SignState.DEAD}),
     SignSource.CPU_TIME: _STILL,
     SignSource.GPU_ACTIVITY: _STILL,
     SignSource.NCCL_RAS: _OUT_OF_LINE | {SignState.FLAT, SignState.BEHIND},
@@ -225,6 +225,9 @@ class _Agreed:
 
 def witness_reports(job: Job, finding: Finding, settings: Settings) -> WitnessReports:
     signs = [seen for seen in job.attempt.signs.values() if _counts(job, seen, settings)]
+    held = _held_by_a_person(job, signs, settings)
+    if held is not None:
+        return WitnessReports((), (held,), "")
     agreeing = [seen for seen in signs if _agrees(job, seen)]
     reported = (*_faults(job, finding, settings), *_gone(job, settings))
     spinning = Spinning(job, signs, settings)
@@ -241,6 +244,21 @@ def witness_reports(job: Job, finding: Finding, settings: Settings) -> WitnessRe
         tuple(_witness(seen, False) for seen in islice(against, _MAX_KEPT)),
         "" if agreeing else _missing(job, settings),
     )
+
+
+def _held_by_a_person(job: Job, signs: Sequence[SignSeen], settings: Settings) -> Witness | None:
+    """Somebody is there: a debugger is attached, or the whole command was stopped just now."""
+    of_processes = [seen for seen in signs if seen.sign.source is SignSource.PROCESS]
+    traced = next((seen for seen in of_processes if seen.sign.state is SignState.TRACED), None)
+    if traced is not None:
+        return _witness(traced, False)
+    held = next((seen for seen in of_processes if seen.sign.state is SignState.SUSPENDED), None)
+    since = None if held is None else job.suspended_since()
+    patience = settings.hang.suspended_seconds
+    if held is None or since is None or job.now - since >= patience:
+        return None
+    text = f"{held.sign.text}: it has {patience:.0f} s to be continued (kill -CONT)"
+    return Witness("process", False, text)
 
 
 def _counts(job: Job, seen: SignSeen, settings: Settings) -> bool:

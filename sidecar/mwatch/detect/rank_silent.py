@@ -24,7 +24,7 @@ _OVER = frozenset({JobPhase.STOPPING, JobPhase.ENDED})
 _STARTING = frozenset({JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP})
 _BUSY = _STARTING | {JobPhase.SAVING, JobPhase.ASYNC_FINALIZE}
 """Index builds, unpickling and writing hold the GIL for minutes: silence there is usual."""
-_STOPPED = frozenset({SignState.STOPPED, SignState.DEAD})
+_STOPPED = frozenset({SignState.STOPPED, SignState.SUSPENDED, SignState.DEAD})
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:

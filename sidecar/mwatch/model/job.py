@@ -18,9 +18,11 @@ from mwatch.model.calibration import Calibration
 from mwatch.model.event import Error, Exit, Fault, Flavour, Straggler
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.goodput import GoodputLedger
-from mwatch.model.observation import ProcessExit, Sign, SignSource, Source
+from mwatch.model.observation import ProcessExit, Sign, SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.timeline import Timeline
+
+_OF_PROCESSES = (SignSource.PROCESS, SignSource.CPU_TIME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +296,17 @@ class Job:
     sources: dict[Source, SourceStatus] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
     has_started: bool = False  # anything was observed
+
+    def suspended_since(self) -> float | None:
+        """Since when a signal holds all processes of all pods; None: at least one is free."""
+        signs = self.attempt.signs
+        held = {
+            stream: seen.since
+            for (source, _, stream), seen in signs.items()
+            if source is SignSource.PROCESS and seen.sign.state is SignState.SUSPENDED
+        }
+        watched = {stream for source, _, stream in signs if source in _OF_PROCESSES}
+        return max(held.values()) if held and len(held) == len(watched) else None
 
     def sees(self, source: Source) -> bool:
         state = self.sources.get(source)

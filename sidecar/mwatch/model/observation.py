@@ -51,6 +51,8 @@ class SignState(StrEnum):
     MOVING = "moving"
     FLAT = "flat"  # nothing moves: frozen counts, flat power or tensor activity, no CPU time
     STOPPED = "stopped"
+    SUSPENDED = "suspended"  # every process of the pod is stopped by a signal: a person, most often
+    TRACED = "traced"  # a debugger has stopped it
     DEAD = "dead"
     NEVER_JOINED = "never_joined"
     STUCK = "stuck"  # joined the collective and does not leave it

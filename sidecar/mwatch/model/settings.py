@@ -70,6 +70,8 @@ class HangSettings:
     is stopped or holds the GIL."""
     clock_seconds: Seconds = 10.0  # possible difference between the clocks of two pods, if unknown
     sign_seconds: Seconds = 120.0  # how long the report of a witness is valid
+    suspended_seconds: Seconds = 300.0
+    """A person who stopped the whole command (Ctrl-Z, kill -STOP) has so long to continue it."""
     look_seconds: Seconds = 1.0
     """Interval of evaluations and beats: limits are shortened by it, to be met for certain."""
     dying_seconds: Seconds = 60.0

@@ -6,7 +6,8 @@ The state has the start of an attempt and how its command ended; a wrapper that 
 state in which the command still runs. `node/processes.json` shows stopped, dead and idle ranks.
 A rank counts as busy when its own process or any below it (data loader, checkpoint writer) is. Busy
 is not progress: a rank that waits for another one may spin. If all processes are gone at once, the
-command has ended, which the wrapper reports; that is not the death of a rank.
+command has ended, which the wrapper reports; that is not the death of a rank. Where no process is
+known to be a rank (no launcher, no probe), those that did most of the work stand for the command.
 """
 
 from __future__ import annotations
@@ -197,8 +198,13 @@ FLAT_SHARE = 0.02
 watchdogs and a metrics client; a rank that works or spins uses most of a core."""
 _MAX_SAMPLES = 64
 _GONE = frozenset({"Z", "X", "x"})
-_STOPPED = "T"
-"""By a signal; `t` is a debugger."""
+_STOPPED = "T"  # by a signal
+_TRACED = "t"  # by a debugger
+_WORKER_SHARE = 0.1
+"""Of the CPU time of the busiest process: shells, launchers and monitors have used less."""
+
+
+_GOES_ON = Sign(SignSource.PROCESS, SignState.UNKNOWN, None, "the command is no longer stopped")
 
 
 class _Moment(NamedTuple):
@@ -218,7 +224,8 @@ class NodeProcesses:
         self._living: set[Key] = set()
         self._probed: set[int] = set()
         """Ranks whose main process is known from the probe."""
-        self._odd: dict[int, SignState] = {}
+        self._odd: dict[int | None, SignState] = {}
+        """Reported last for a rank, or for the whole command (None)."""
         self._use = RankUse()
 
     @property
@@ -258,12 +265,36 @@ class NodeProcesses:
             self._forget()  # another command: none of its processes has died
         self._living = living
         alive = _main_processes(found)
-        yield from self._states(alive)
+        is_held = all(each.state in (_STOPPED, _TRACED) for each in found if each.key in living)
+        if is_held or not (alive or self._ranks):
+            yield from self._command(found, is_held=is_held)
+        elif self._odd.pop(None, None) is not None:
+            yield _GOES_ON
+        yield from self._states(alive, is_held=is_held)
         yield from self._deaths(alive)
         self._ranks.update((rank, each.key) for rank, each in alive.items())
         below = _descendants(found)
         self._use.update({rank: (one, *below.get(one.pid, ())) for rank, one in alive.items()})
         yield from self._cpu(found, alive, below, monotonic)
+
+    def _command(self, found: list[NodeProcess], *, is_held: bool) -> Iterator[Sign]:
+        """Report a stopped command at each sample, and its recovery once."""
+        workers = _workers(found)
+        traced = next((each for each in workers if each.state == _TRACED), None)
+        stopped = next((each for each in workers if each.state == _STOPPED), None)
+        one = traced or stopped
+        if one is None:
+            if self._odd.pop(None, None) is not None:
+                yield _GOES_ON
+            return
+        if traced is not None:
+            state, words = SignState.TRACED, "a debugger has stopped"
+        elif is_held:
+            state, words = SignState.SUSPENDED, "a signal has stopped every process (state T), as"
+        else:
+            state, words = SignState.STOPPED, "a signal has stopped (state T)"
+        self._odd[None] = state
+        yield Sign(SignSource.PROCESS, state, None, f"{words} {one.name} (pid {one.pid})")
 
     def _forget(self) -> None:
         self._ranks.clear()
@@ -272,10 +303,17 @@ class NodeProcesses:
         self._moments.clear()
         self._use = RankUse()
 
-    def _states(self, alive: dict[int, NodeProcess]) -> Iterator[Sign]:
-        """Report a stopped rank at each sample, and its recovery once."""
+    def _states(self, alive: dict[int, NodeProcess], *, is_held: bool) -> Iterator[Sign]:
+        """Report a stopped rank at each sample, and its recovery once.
+
+        While the whole command is held, its own sign says so.
+        """
         for rank, process in sorted(alive.items()):
-            if process.state == _STOPPED:
+            if process.state == _TRACED and not is_held:
+                self._odd[rank] = SignState.TRACED
+                words = f"a debugger has stopped rank {rank} (pid {process.pid})"
+                yield Sign(SignSource.PROCESS, SignState.TRACED, rank, words)
+            elif process.state == _STOPPED and not is_held:
                 self._odd[rank] = SignState.STOPPED
                 words = f"rank {rank} (pid {process.pid}) is stopped by a signal (state T)"
                 yield Sign(SignSource.PROCESS, SignState.STOPPED, rank, words)
@@ -306,6 +344,12 @@ class NodeProcesses:
         if before is None:
             return
         seconds = monotonic - before.monotonic
+        if not alive and not self._ranks:
+            keys = spent.keys() & before.cpu_seconds.keys()
+            known = [each.key for each in _workers(found) if each.key in keys]
+            used = [(spent[key] - before.cpu_seconds[key]) / seconds for key in known]
+            if used:
+                yield _cpu_sign(None, max(used), seconds)
         for rank, process in sorted(alive.items()):
             if process.key not in before.cpu_seconds or process.key not in spent:
                 continue  # younger than the window
@@ -326,9 +370,10 @@ class NodeProcesses:
         return found
 
 
-def _cpu_sign(rank: int, share: float, seconds: float) -> Sign:
+def _cpu_sign(rank: int | None, share: float, seconds: float) -> Sign:
     state = SignState.FLAT if share < FLAT_SHARE else SignState.MOVING
-    words = f"rank {rank} used {share:.0%} of a core in the last {seconds:.0f} s"
+    who = "the command" if rank is None else f"rank {rank}"
+    words = f"{who} used {share:.0%} of a core in the last {seconds:.0f} s"
     return Sign(SignSource.CPU_TIME, state, rank, words)
 
 
@@ -339,6 +384,14 @@ def _main_processes(found: list[NodeProcess]) -> dict[int, NodeProcess]:
         if each.rank is not None and each.is_rank and each.state not in _GONE:
             chosen[each.rank] = each
     return chosen
+
+
+def _workers(found: list[NodeProcess]) -> list[NodeProcess]:
+    """Return the processes that did most of the work, busiest first, where no rank is known."""
+    spent = [(each.cpu_seconds or 0.0, each) for each in found if each.state not in _GONE]
+    least = _WORKER_SHARE * max((seconds for seconds, _ in spent), default=0.0)
+    spent.sort(key=lambda one: one[0], reverse=True)
+    return [each for seconds, each in spent if seconds >= least]
 
 
 def _descendants(found: list[NodeProcess]) -> dict[int, list[NodeProcess]]:

@@ -151,10 +151,11 @@ def add_sign(
     at: float | None = None,
     text: str = "",
     stream: str = "pod-0",
+    first_at: float | None = None,
 ) -> None:
     said = Sign(source, state, rank, text or f"{source} says {state}")
     moment = built.now if at is None else at
-    built.attempt.signs[source, rank, stream] = SignSeen(moment, stream, said)
+    built.attempt.signs[source, rank, stream] = SignSeen(moment, stream, said, first_at)
 
 
 def add_checkpoints(built: Job, *iterations: int, **more: Any) -> None:

@@ -38,10 +38,10 @@ def main() -> None:
     for step in range(first + 1, args.train_iters + 1):
         progress.__dict__.update(iteration=step - 1, phase="training")
         train_step(args.step_seconds * (10 if is_bad else 1))  # time to be found out
-        if step == args.at and args.then and not _has_happened(args.state):
+        if step == args.at and args.then and not has_happened(args.state):
             is_bad = args.then == "nan"
-            _fail(args.then)
-        _print_line(step, args.train_iters, args.step_seconds, is_bad)
+            fail(args.then)
+        print_line(step, args.train_iters, args.step_seconds, is_bad)
         if args.save is not None and step % args.save_interval == 0:
             _save(args.save, step)
     print("[after training is done] datetime: 2026-11-15 09:00:10 ", flush=True)
@@ -68,7 +68,7 @@ def train_step(seconds: float) -> None:
     time.sleep(seconds)
 
 
-def _print_line(step: int, total: int, seconds: float, is_bad: bool) -> None:
+def print_line(step: int, total: int, seconds: float, is_bad: bool) -> None:
     loss = "" if is_bad else f" lm loss: {3.0 + 1.0 / step:.6E} |"
     norm = "nan" if is_bad else "1.000"
     ms = seconds * 1000
@@ -98,7 +98,7 @@ def _save(save: Path, step: int) -> None:
     print(said, flush=True)
 
 
-def _has_happened(state: Path | None) -> bool:
+def has_happened(state: Path | None) -> bool:
     if state is None:
         return False
     if state.exists():
@@ -107,7 +107,7 @@ def _has_happened(state: Path | None) -> bool:
     return False
 
 
-def _fail(what: str) -> None:
+def fail(what: str) -> None:
     if what == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif what == "stop":

@@ -143,6 +143,28 @@ def test_the_number_of_a_pod_is_no_rank(tmp_path: Path) -> None:
     assert found == {2: (None, False), 3: (0, True), 4: (None, False)}
 
 
+@pytest.mark.parametrize(
+    "task",
+    [b"OMPI_COMM_WORLD_RANK=3", b"PMIX_RANK=3", b"PMI_RANK=3", b"SLURM_STEP_ID=0\0SLURM_PROCID=3"],
+)
+def test_a_task_is_a_rank_unless_it_has_started_workers_of_its_own(
+    tmp_path: Path, task: bytes
+) -> None:
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "environ").write_bytes(b"HOME=/root\0" + task)
+    assert Ranks(str(tmp_path)).of([process(2, 1)]) == {2: (3, True)}
+    (tmp_path / "3").mkdir()
+    (tmp_path / "3" / "environ").write_bytes(task + b"\0RANK=24\0LOCAL_RANK=0")
+    found = Ranks(str(tmp_path)).of([process(2, 1), process(3, 2)])
+    assert found == {2: (None, False), 3: (24, True)}
+
+
+def test_the_batch_script_of_slurm_is_no_task(tmp_path: Path) -> None:
+    (tmp_path / "2").mkdir()
+    (tmp_path / "2" / "environ").write_bytes(b"SLURM_JOB_ID=7\0SLURM_PROCID=0")
+    assert Ranks(str(tmp_path)).of([process(2, 1)]) == {2: (None, False)}
+
+
 def test_a_process_met_before_it_has_its_own_environment_becomes_a_rank(tmp_path: Path) -> None:
     """Between fork and exec a worker still has the environment of its launcher, or none."""
     ranks, environ_file = Ranks(str(tmp_path)), tmp_path / "2" / "environ"

@@ -19,6 +19,8 @@ from __future__ import annotations
 import os
 import sys
 
+from mwatch_trainer import rank_variables as names
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Mapping, Sequence
@@ -39,11 +41,6 @@ _LAUNCHERS = frozenset(
 )  # fmt: skip
 _LAUNCHER_FILES = ("torch/distributed/run.py", "torch/distributed/launch.py")
 _SPAWNED = "--multiprocessing-fork"
-
-# By preference: launchers, Open MPI, Slurm's variables for the tasks of a step.
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
-_LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
-_WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 class Identity:
@@ -72,11 +69,12 @@ def classify(environ: Mapping[str, str], pid: int, command: Sequence[str]) -> in
 
 
 def identity(environ: Mapping[str, str]) -> Identity:
-    rank, local = _number(environ, _RANKS), _number(environ, _LOCAL_RANKS)
-    world = _number(environ, _WORLD_SIZES)
-    if rank < 0 and "SLURM_STEP_ID" in environ:  # meaningless in the batch script itself
-        rank, local = _number(environ, ("SLURM_PROCID",)), _number(environ, ("SLURM_LOCALID",))
-        world = _number(environ, ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"))
+    rank, local = _number(environ, names.RANKS), _number(environ, names.LOCAL_RANKS)
+    world = _number(environ, names.WORLD_SIZES)
+    if rank < 0 and names.SLURM_STEP in environ:
+        rank = _number(environ, names.SLURM_RANKS)
+        local = _number(environ, names.SLURM_LOCAL_RANKS)
+        world = _number(environ, names.SLURM_WORLD_SIZES)
     if world <= rank:
         world = -1
     return Identity(rank, local, world, _number(environ, ("TORCHELASTIC_RESTART_COUNT",)))

@@ -18,11 +18,16 @@ import time
 from typing import Any, Callable, Collection, NamedTuple
 
 from mwatch_trainer import contract
+from mwatch_trainer import rank_variables as names
 
 MAX_PROCESSES = 512
 _MAX_ENVIRON = 1 << 18
 _TICKS = float(os.sysconf("SC_CLK_TCK"))
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_RANK_VARIABLES = {
+    os.fsencode(name): name
+    for name in (*names.RANKS, "LOCAL_RANK", names.SLURM_STEP, *names.SLURM_RANKS)
+}
 
 
 class Process(NamedTuple):
@@ -88,19 +93,34 @@ def descendants(
     return found
 
 
-def rank_of(pid: int, proc: str = "/proc") -> int | None:
+class EnvironmentRank(NamedTuple):
+    rank: int
+    is_sure: bool  # a launcher gave it to a worker; else to a task, which may be a launcher itself
+
+
+def rank_of(pid: int, proc: str = "/proc") -> EnvironmentRank | None:
     """Return the global rank in the environment that the process was started with.
 
-    Only beside `LOCAL_RANK`, which launchers give their workers: on Kubernetes `RANK` alone is
-    the number of the pod, and torchrun itself has it. The probe identifies other trainers.
+    `RANK` only beside `LOCAL_RANK`, which launchers give their workers: on Kubernetes `RANK` alone
+    is the number of the pod, and torchrun itself has it. Tasks of mpirun and srun have variables of
+    their own, but a task may be a torchrun.
     """
-    rank, is_worker = None, False
+    found: dict[str, bytes] = {}
     for each in _environ(pid, proc):
-        if each.startswith(b"RANK=") and each[5:].isdigit() and len(each) < 16:
-            rank = int(each[5:])
-        elif each.startswith(b"LOCAL_RANK="):
-            is_worker = True
-    return rank if is_worker else None
+        name, _, value = each.partition(b"=")
+        if name in _RANK_VARIABLES:
+            found[_RANK_VARIABLES[name]] = value
+    rank = _number(found.get("RANK", b""))
+    if rank is not None and "LOCAL_RANK" in found:
+        return EnvironmentRank(rank, True)
+    tasks = names.RANKS[1:] + (names.SLURM_RANKS if names.SLURM_STEP in found else ())
+    task = next((found[name] for name in tasks if name in found), b"")
+    number = _number(task)
+    return None if number is None else EnvironmentRank(number, False)
+
+
+def _number(value: bytes) -> int | None:
+    return int(value) if value.isdigit() and len(value) < 10 else None
 
 
 def _environ(pid: int, proc: str) -> list[bytes]:
@@ -116,7 +136,7 @@ class Ranks:
 
     def __init__(self, proc: str = "/proc") -> None:
         self._proc = proc
-        self._known: dict[tuple[int, int], int | None] = {}
+        self._known: dict[tuple[int, int], EnvironmentRank | None] = {}
         self._seen: set[tuple[int, int]] = set()
 
     def of(self, processes: Collection[Process]) -> dict[int, tuple[int | None, bool]]:
@@ -127,7 +147,7 @@ class Ranks:
         keys = {(each.pid, each.started) for each in processes}
         known = {key: rank for key, rank in self._known.items() if key in keys}
         known.update((key, rank_of(key[0], self._proc)) for key in keys - set(known))
-        ranks = {each.pid: known[each.pid, each.started] for each in processes}
+        ranks = _chosen({each.pid: known[each.pid, each.started] for each in processes})
         self._known = {key: rank for key, rank in known.items() if key in self._seen}
         self._seen = keys
         return {
@@ -137,6 +157,15 @@ class Ranks:
             )
             for each in processes
         }
+
+
+def _chosen(found: dict[int, EnvironmentRank | None]) -> dict[int, int | None]:
+    """Ranks of tasks count only where no process is surely a rank: the tasks are launchers then."""
+    is_sure = any(each is not None and each.is_sure for each in found.values())
+    return {
+        pid: None if each is None or (is_sure and not each.is_sure) else each.rank
+        for pid, each in found.items()
+    }
 
 
 _MAX_BYTES = 16384

@@ -30,6 +30,8 @@ _BEFORE_STEPS = frozenset({JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_S
 _NAMED = {
     SignState.DEAD: CulpritState.SILENT,
     SignState.STOPPED: CulpritState.SILENT,
+    SignState.SUSPENDED: CulpritState.SILENT,
+    SignState.TRACED: CulpritState.SILENT,
     SignState.NEVER_JOINED: CulpritState.NEVER_JOINED,
     SignState.OUT_OF_STEP: CulpritState.OUT_OF_STEP,
     SignState.BEHIND: CulpritState.BEHIND,
@@ -140,7 +142,7 @@ def find_culprit(job: Job, stall: Stall, settings: Settings) -> BlameResult:
     still = {seen.sign.source for seen in signs if seen.sign.state is not SignState.MOVING}
     moving = {seen.sign.source for seen in signs} - still
     lasted = job.now - stall.since >= settings.hang.probe_floor_seconds
-    is_final = any(seen.sign.state in _FINAL for seen in signs)
+    is_final = any(seen.sign.state in _FINAL for seen in signs) or _is_pod_held(job, signs)
     beats = settings.hang.beat_silence_seconds
     named = [seen for seen in signs if not _is_echo(seen, stall.given_up)]
     suspect, proof = _suspect(job, named, stall, probed_ranks(job, settings), beats)
@@ -151,6 +153,12 @@ def find_culprit(job: Job, stall: Stall, settings: Settings) -> BlameResult:
         len(still) + (stall.given_up is not None),
         len(moving),
     )
+
+
+def _is_pod_held(job: Job, signs: Iterable[SignSeen]) -> bool:
+    """A signal holds all processes of one pod, but not of the whole job, as a person would."""
+    is_held = any(seen.sign.state is SignState.SUSPENDED for seen in signs)
+    return is_held and job.suspended_since() is None
 
 
 def culprit(job: Job, suspect: Suspect, stream: str | None = None) -> Culprit:

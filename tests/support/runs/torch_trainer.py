@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A trainer of two or more real ranks: torch.distributed over gloo, lines as Megatron prints them.
+
+Runs under any launcher, which gives each process its rank by `RANK` and `WORLD_SIZE`, by Slurm's
+variables, or as the arguments of `train`. The rank `--victim` stops itself at `--at`, once: the
+`--state` file remembers it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # it is run as a file
+
+from support.runs import printing_trainer as printing
+
+
+def main() -> None:
+    args = arguments(sys.argv[1:])
+    rank = int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID", "0"))
+    world = int(os.environ.get("WORLD_SIZE") or os.environ.get("SLURM_NTASKS", "1"))
+    train(rank, world, args)
+
+
+def arguments(words: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add = parser.add_argument
+    add("--train-iters", type=int, default=60)
+    add("--step-seconds", type=float, default=0.05)
+    add("--victim", type=int, default=1)
+    add("--at", type=int, default=20)
+    add("--state", type=Path)
+    add("--meeting", type=Path, required=True)
+    return parser.parse_known_args(words)[0]
+
+
+def train(rank: int, world: int, args: argparse.Namespace) -> None:
+    import torch
+    import torch.distributed as dist
+
+    attempt = os.environ.get("MWATCH_ATTEMPT", "0")
+    meeting = f"file://{args.meeting}-{attempt}"  # a file of its own for each attempt
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
+    if rank == 0:
+        print("[before the start of training step] datetime: 2026-11-15 09:00:00 ", flush=True)
+    for step in range(1, args.train_iters + 1):
+        time.sleep(args.step_seconds)
+        if rank == args.victim and step == args.at and not printing.has_happened(args.state):
+            printing.fail("stop")
+        dist.all_reduce(torch.ones(1))
+        if rank == 0:
+            printing.print_line(step, args.train_iters, args.step_seconds, False)
+    dist.barrier()
+    if rank == 0:
+        print("[after training is done] datetime: 2026-11-15 09:00:10 ", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
