@@ -96,7 +96,7 @@ def test_every_command_gives_the_same_report_of_a_run(name: str, tmp_path: Path)
     assert case.summary in diagnosed["verdict"]["summary"]
     assert answer(tmp_path, "replay") == (code, diagnosed)
 
-    code, reported = answer(tmp_path, "report")
+    code, reported = answer(tmp_path, "report", "--exit-code")
     assert code == case.exit_code
     said = diagnosed["verdict"]
     assert reported["verdict"] == {"cause": said["cause"], "summary": said["summary"]}

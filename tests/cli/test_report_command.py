@@ -45,9 +45,10 @@ def kept(tmp_path: Path) -> Path:
 def test_a_recorded_log_becomes_a_page_beside_the_person(tmp_path: Path) -> None:
     (tmp_path / "trainer.log").write_text(killed())
     done = run(tmp_path, "trainer.log")
-    assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("report.html (")
-    assert done.stdout.endswith("kB): killed, 1 incident\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    summary, url = done.stdout.splitlines()
+    assert summary.startswith("report.html (") and summary.endswith("kB): killed, 1 incident")
+    assert url == (tmp_path / "report.html").as_uri()
     page = (tmp_path / "report.html").read_text()
     assert page.startswith("<!doctype html>")
     assert "<title>trainer · mwatch</title>" in page
@@ -78,19 +79,24 @@ def test_json_tells_where_the_page_is_and_what_it_says(kept: Path, tmp_path: Pat
     said = json.loads(done.stdout)
     assert said["bytes"] == (kept / "report.html").stat().st_size
     assert said["report"] == str(kept / "report.html")
+    assert said["url"] == (kept / "report.html").as_uri()
     assert (said["verdict"]["cause"], said["incidents"]) == ("finished", 0)
 
 
 def test_a_log_may_be_piped_in(tmp_path: Path) -> None:
     done = run(tmp_path, "-", stdin=killed())
-    assert done.returncode == 1
+    assert done.returncode == 0
     assert "recorded run" in (tmp_path / "report.html").read_text()
 
 
-def test_a_run_of_which_nothing_was_seen_is_exit_3(tmp_path: Path) -> None:
+def test_the_verdict_is_the_exit_code_only_on_request(kept: Path, tmp_path: Path) -> None:
+    (tmp_path / "trainer.log").write_text(killed())
     story_json.write(ReportRecorder(Engine("empty", {})).report(), tmp_path / "story.json")
-    assert run(tmp_path, "story.json").returncode == 3
-    assert (tmp_path / "report.html").is_file()
+    for name, expected in (("trainer.log", 1), ("story.json", 3), (str(kept), 0)):
+        out = f"{expected}.html"
+        assert run(tmp_path, name, "--out", out, "--exit-code").returncode == expected
+        assert (tmp_path / out).is_file()
+        assert run(tmp_path, name, "--out", out, "--force").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -124,8 +130,37 @@ def test_a_folder_that_may_not_be_written_to_is_told_with_its_mend(kept: Path) -
     assert (done.returncode, "--out" in done.stderr) == (2, True)
 
 
-def test_an_old_page_is_replaced(kept: Path, tmp_path: Path) -> None:
-    (kept / "report.html").write_text("old")
+def test_an_earlier_page_of_the_same_run_is_replaced(kept: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, str(kept), "--title", "first").returncode == 0
     assert run(tmp_path, str(kept)).returncode == 0
-    assert (kept / "report.html").read_text() != "old"
+    assert "<title>tuesday · mwatch</title>" in (kept / "report.html").read_text()
     assert len(list(kept.glob(".report*"))) == 0
+
+
+@pytest.mark.parametrize("out", ["report.html", "mine.html"])
+def test_a_file_that_mwatch_did_not_write_needs_force(tmp_path: Path, out: str) -> None:
+    (tmp_path / "trainer.log").write_text(killed())
+    (tmp_path / out).write_text("mine")
+    arguments = ["trainer.log", *(["--out", out] if out != "report.html" else [])]
+    done = run(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{out} already exists" in done.stderr and "--force" in done.stderr
+    assert (tmp_path / out).read_text() == "mine"
+    assert run(tmp_path, *arguments, "--force").returncode == 0
+    assert (tmp_path / out).read_text() != "mine"
+
+
+def test_a_page_of_another_run_is_not_replaced(tmp_path: Path) -> None:
+    for name in ("monday.log", "tuesday.log"):
+        (tmp_path / name).write_text(killed())
+    assert run(tmp_path, "monday.log").returncode == 0
+    page = (tmp_path / "report.html").read_text()
+    done = run(tmp_path, "tuesday.log")
+    assert (done.returncode, "report.html already exists" in done.stderr) == (2, True)
+    assert (tmp_path / "report.html").read_text() == page
+
+
+def test_a_named_page_is_not_replaced_even_by_its_own_run(kept: Path, tmp_path: Path) -> None:
+    assert run(tmp_path, str(kept), "--out", "kept.html").returncode == 0
+    done = run(tmp_path, str(kept), "--out", "kept.html")
+    assert (done.returncode, "--force" in done.stderr) == (2, True)

@@ -47,7 +47,8 @@ SURFACE = {
     "restart": HELP | CLUSTER | {"JOB", "--from", "--dry-run", "--reason", "--json"},
     "mode": HELP | CLUSTER | {"JOB", "observe|act", "--reason", "--json"},
     "replay": RECORDED | {"--report"},
-    "report": (RECORDED - {"DIR|LOG...|-"}) | {"RUN|DIR|LOG...|-", "--out", "--title"},
+    "report": (RECORDED - {"DIR|LOG...|-"})
+    | {"RUN|DIR|LOG...|-", "--out", "--title", "--force", "--exit-code"},
     "parse": HELP | {"FILE...|-", "--follow", "-f", "--flavour", "--since-line", "--catalogue"},
     "plan": HELP
     | {"MODEL", "--layers", "--hidden", "--heads", "--seq", "--vocab", "--max-positions"}

@@ -11,6 +11,7 @@ then.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,9 +19,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mwatch.cli.options import AsJson, Catalogue, Checkpoints, Policy, Until, argument, option
+from mwatch.cli.options import AsJson, Catalogue, Checkpoints, Policy, Until, argument, flag, option
 from mwatch.cli.render.report import render_replay
 from mwatch.cli.terminal import show, write
+from mwatch.errors import InputError
 
 if TYPE_CHECKING:
     from mwatch.report.run_report import RunReport
@@ -89,6 +91,10 @@ def report(
         Path | None,
         option("FILE", "Write the page here; by default RUN/report.html or ./report.html."),
     ] = None,
+    force: Annotated[bool, flag("--force", "Write over a file that already exists.")] = False,
+    exit_code: Annotated[
+        bool, flag("--exit-code", "Exit by the verdict, as 'mwatch diagnose' does.")
+    ] = False,
     title: Annotated[
         str | None, option("TITLE", "Set the title of the page; by default the name of the run.")
     ] = None,
@@ -101,28 +107,42 @@ def report(
     """Write an HTML page about a run.
 
     The page shows curves with incidents, attempts, goodput and evidence. It is one file without
-    external links, so it can be mailed. The command does not change the run.
+    external links, so it can be mailed. The command does not change the run. Without --out, a page
+    that mwatch wrote about the same run is replaced; no other file is, unless you give --force.
 
-    Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad input, 3 not enough data.
+    Exit codes: 0 the page was written, 2 bad input. With --exit-code: 0 healthy or finished,
+    1 something is wrong, 3 not enough data.
 
     Example: mwatch report runs/pretrain_gpt --out monday.html
     """
     from mwatch.report.files import check_target
-    from mwatch.report.html.page import FIX, SUFFIXES, render, write_page
+    from mwatch.report.html.page import FIX, SUFFIXES, render, run_mark, write_page, written_mark
 
     story = story_of(names or [])
     target = out or (story.parent / _PAGE if story else Path(_PAGE))
     check_target(target, *SUFFIXES, fix=FIX)
+    earlier = written_mark(target) if out is None else None
+    if not (force or earlier):
+        _check_free(target)
     made = make_report(names, checkpoints, until, policy, catalogue, has_curves=True)
+    if not force and earlier != run_mark(made):
+        _check_free(target)
     size = write_page(render(made, title or ""), target)
     _print_summary(made, target, size, as_json=as_json)
-    raise typer.Exit(made.exit_code)
+    raise typer.Exit(made.exit_code if exit_code else 0)
+
+
+def _check_free(target: Path) -> None:
+    if os.path.lexists(target):
+        fix = "give --force to replace it, or name another file with --out"
+        raise InputError(f"{target} already exists; {fix}")
 
 
 def _print_summary(made: RunReport, target: Path, size: int, *, as_json: bool) -> None:
     if as_json:
         body = {
             "report": str(target),
+            "url": target.absolute().as_uri(),
             "bytes": size,
             "run": made.run,
             "verdict": {"cause": made.verdict.cause, "summary": made.verdict.summary},
@@ -134,6 +154,7 @@ def _print_summary(made: RunReport, target: Path, size: int, *, as_json: bool) -
     number = len(made.incidents)
     incidents = f"{number} incident" + "s" * (number != 1)
     write(f"{target} ({size / 1e3:.0f} kB): {made.verdict.cause.replace('_', ' ')}, {incidents}")
+    write(target.absolute().as_uri())
 
 
 def make_report(

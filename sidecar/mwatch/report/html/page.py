@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cache
@@ -243,6 +244,8 @@ FIX = "name another file with --out"
 _LEVELS = (Detail(8, 600, 40), Detail(3, 240, 20), Detail(1, 100, 10), Detail(0, 40, 4))
 _MOST = 256
 """Incidents, attempts and checkpoints: as many as a recorder keeps."""
+_MARK = re.compile(rb'<meta name="mwatch-run" content="([0-9a-f]{16})">')
+_HEAD_BYTES = 2048
 
 
 def render(report: RunReport, title: str = "") -> str:
@@ -287,6 +290,7 @@ def _page(drawn: Frame, title: str, detail: Detail) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
+        f'<meta name="generator" content="mwatch {esc(__version__)}">{_mark(report)}'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
         f"<title>{esc(title)} · mwatch</title><style>{_asset('page.css')}</style></head>\n"
@@ -367,6 +371,26 @@ def _footer(report: RunReport, *, is_cut: bool) -> str:
         f"elsewhere.{cut}{state} Drag across a chart to zoom; double click for the whole run."
         "</footer>"
     )
+
+
+def run_mark(report: RunReport) -> str:
+    """The same for every page of one run: by its name and its first moment."""
+    began = "" if report.started_at is None else f"{report.started_at:.3f}"
+    return hashlib.sha256(f"{report.run}\n{began}".encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _mark(report: RunReport) -> str:
+    return f'<meta name="mwatch-run" content="{run_mark(report)}">'
+
+
+def written_mark(file: Path) -> str | None:
+    """The mark of the run that the page in `file` shows; None: mwatch did not write that file."""
+    try:
+        with file.open("rb") as page:
+            found = _MARK.search(page.read(_HEAD_BYTES))
+    except OSError:
+        return None
+    return found and found[1].decode()
 
 
 def write_page(page: str, file: Path) -> int:
