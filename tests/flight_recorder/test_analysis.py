@@ -10,7 +10,7 @@ import pytest
 
 from mwatch.flight_recorder.analysis import analyse, signs
 from mwatch.flight_recorder.dump import read_dump
-from mwatch.model.collective import Analysis, Dump
+from mwatch.model.collective import Analysis, Dump, GroupSeen
 from mwatch.model.observation import SignSource, SignState
 from support.builders.flight import Call, Flight, layout, pipeline, steps
 from support.builders.flight_format import pickled
@@ -229,3 +229,24 @@ def test_without_any_dump_nothing_is_known() -> None:
     found = analyse({}, 8)
     assert (found.state, found.confidence) == (SignState.UNKNOWN, 0.0)
     assert [each.state for each in signs(found)] == [SignState.UNKNOWN]
+
+
+@LIBRARIES
+def test_a_rank_alone_waits_for_no_other(library: str) -> None:
+    flight = Flight(layout(tp=1), library, stops={0: 3}).play(steps(4))
+    flight.log[0][-1].is_done = False
+    found = analyse(dumps(flight), 1)
+    assert (found.state, found.blamed) == (SignState.UNKNOWN, ())
+    assert found.summary == "the only rank waits for no other: look at its stack"
+    assert signs(found) == []
+
+
+def test_a_group_of_one_rank_is_not_compared() -> None:
+    flight = Flight(layout(tp=4), stops=dict.fromkeys(range(4), 5)).play(steps(4))
+    every = dumps(flight)
+    own = GroupSeen("own", "", (2,), 1, 1, has_p2p=False)
+    stuck = every[2].operations[-1]._replace(group="own", number=1, is_done=False)
+    with_own = every[2]._replace(
+        groups={**every[2].groups, "own": own}, operations=(*every[2].operations, stuck)
+    )
+    assert analyse({**every, 2: with_own}) == analyse(every)

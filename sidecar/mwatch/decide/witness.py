@@ -21,7 +21,7 @@ from mwatch.decide.policy import RULES, Proof
 from mwatch.model.decision import Witness
 from mwatch.model.finding import Cause, Finding
 from mwatch.model.job import Job, ProcessGone, RankState, SignSeen
-from mwatch.model.observation import SignSource, SignState, Source
+from mwatch.model.observation import RankStack, SignSource, SignState, Source, StackKind
 from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 from mwatch.model.settings import Settings
 
@@ -171,7 +171,7 @@ def _is_guessed(job: Job, finding: Finding) -> bool:
 
 
 class Spinning:
-    """Ranks that are busy but only wait for another: no GPU works, and they are in a collective."""
+    """Ranks that are busy but only wait, in a collective or for their GPU, while no GPU works."""
 
     def __init__(self, job: Job, signs: Sequence[SignSeen], settings: Settings) -> None:
         gpus = [each.sign.state for each in signs if each.sign.source is SignSource.GPU_ACTIVITY]
@@ -182,6 +182,11 @@ class Spinning:
         )
         self._stands = step_seconds(job, settings)
         self._ranks: dict[int | str, list[RankState]] = defaultdict(list)
+        self._at_gpu = {
+            rank
+            for rank, seen in job.attempt.stacks.items()
+            if _waits_for_gpu(seen.stack) and seen.at >= job.attempt.last_progress
+        }
         for rank in job.attempt.ranks.values() if self._may_spin else ():
             self._ranks[rank.rank].append(rank)
             self._ranks[rank.stream].append(rank)
@@ -193,9 +198,14 @@ class Spinning:
         ranks = self._ranks.get(moving.stream if number is None else number, [])
         return self._are_in_line or (
             bool(ranks)
-            and all(each.phase == _WAITING for each in ranks)
+            and all(each.phase == _WAITING or each.rank in self._at_gpu for each in ranks)
             and all(each.at - each.moved_at >= self._stands for each in ranks)
         )
+
+
+def _waits_for_gpu(stack: RankStack) -> bool:
+    """It calls a function that returns when the GPU is done, and spins until then."""
+    return stack.kind is StackKind.GPU and stack.gpu_utilization is not None
 
 
 class WitnessReports(NamedTuple):
@@ -224,7 +234,11 @@ class _Agreed:
 
 
 def witness_reports(job: Job, finding: Finding, settings: Settings) -> WitnessReports:
-    signs = [seen for seen in job.attempt.signs.values() if _counts(job, seen, settings)]
+    signs = [
+        seen
+        for seen in job.attempt.signs.values()
+        if _counts(job, seen, settings) and not (job.is_alone and seen.sign.source in COLLECTIVES)
+    ]
     held = _held_by_a_person(job, signs, settings)
     if held is not None:
         return WitnessReports((), (held,), "")

@@ -95,6 +95,8 @@ def advise(
     entry = catalogue.get(finding.fault) if finding.fault else None
     if entry is not None and entry.role is Role.ROOT:
         return Advice(entry.fix, entry.runbook)
+    if finding.next_step:
+        usual = replace(usual, step=finding.next_step)
     page = next((each.runbook for each in detect.ALL if each.name == finding.detector), None)
     return usual if usual.runbook or not page else replace(usual, runbook=page)
 

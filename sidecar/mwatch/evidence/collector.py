@@ -13,14 +13,15 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mwatch.evidence.bundle import Ask, Bundle, Extra, OffloadResult, collect
-from mwatch.model.observation import Observed
+from mwatch.model.observation import Observed, RankStack, Sign
+from mwatch.model.snapshot.pod import Gpu
 from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.incidents import NotCopied, beside, copy
 
@@ -116,13 +117,16 @@ class EvidenceCollector:
         running: Callable[[], int],
         *,
         world_size: Callable[[], int | None] = lambda: None,
+        gpus: Callable[[], Sequence[Gpu]] = tuple,
         extra: Extra | None = None,
         off_pod: OffPod | None = None,
     ) -> None:
         """`running`: the number of the current attempt. `world_size`: of the job, of which this
-        volume may hold one pod. `extra`: more for each bundle. `off_pod`: copies bundles off the
-        pod; None if the folder outlives the pod by itself."""
+        volume may hold one pod. `gpus`: those of this pod, as last sampled. `extra`: more for each
+        bundle. `off_pod`: copies bundles off the pod; None if the folder outlives the pod by
+        itself."""
         self._world_size = world_size
+        self._gpus = gpus
         self._extra = extra
         self._off_pod = off_pod
         self._volume = str(volume)
@@ -222,11 +226,17 @@ class EvidenceCollector:
         )  # fmt: skip
         case.saved.set()
         self._ask_later(case)
-        from mwatch.evidence.flight_files import signs_of  # large and rarely needed
+        # Large and rarely needed.
+        from mwatch.evidence.flight_files import signs_of
+        from mwatch.evidence.rank_stacks import read_stacks
 
-        for sign in signs_of(Path(self._volume), case.id, self._world_size()):
-            observed = Observed(self._now(), self._stream, sign)
-            with self._changed:
+        self._observed(case, read_stacks(self._volume, case.id, self._gpus()))
+        self._observed(case, signs_of(Path(self._volume), case.id, self._world_size()))
+
+    def _observed(self, case: EvidenceCase, found: Sequence[Sign | RankStack]) -> None:
+        with self._changed:
+            for each in found:
+                observed = Observed(self._now(), self._stream, each)
                 self._signs.append(_AttemptSign(case.attempt, observed))
 
 

@@ -59,7 +59,7 @@ def analyse(
 ) -> Analysis:
     """Compare the dumps; without `world_size` it is taken from the recordings."""
     notes: list[str] = []
-    ours = {rank: dumps[rank] for rank in sorted(dumps)}
+    ours = {rank: _with_others(dumps[rank], world_size) for rank in sorted(dumps)}
     while True:
         groups = put_together(ours, world_size)
         positions = RankPositions(ours, groups, attendance)
@@ -94,6 +94,21 @@ def analyse(
             state=state, summary=summary, confidence=confidence, blamed=blamed, since=last_at
         )
     return _no_rank_waits(positions, unknown)
+
+
+def _with_others(dump: Dump, world_size: int | None) -> Dump:
+    """Leave out collectives of a rank with itself: nobody can be missing in them."""
+    alone = {
+        name
+        for name, group in dump.groups.items()
+        if world_size == 1 or (group.ranks is not None and len(group.ranks) == 1)
+    }
+    if not alone:
+        return dump
+    return dump._replace(
+        groups={name: group for name, group in dump.groups.items() if name not in alone},
+        operations=tuple(each for each in dump.operations if each.group not in alone),
+    )
 
 
 def _left_behind(positions: RankPositions) -> frozenset[int]:
@@ -185,6 +200,9 @@ def _no_rank_waits(positions: RankPositions, unknown: Analysis) -> Analysis:
     count = len(positions.dumps)
     if not count:
         return unknown._replace(summary="there is no dump that can be read")
+    if positions.groups.world == 1:
+        summary = "the only rank waits for no other: look at its stack"
+        return unknown._replace(summary=summary, confidence=0.1)
     summary = f"no rank waits in a recorded operation, by the dumps of {count} ranks"
     if unknown.missing or not _are_level(positions.groups, positions):
         return unknown._replace(summary=summary, confidence=0.1)
@@ -207,6 +225,8 @@ def signs(analysis: Analysis) -> list[Sign]:
     Waiting ranks are reported only along with a blamed one: alone, one of them would be taken for
     the culprit.
     """
+    if len(analysis.ranks) + len(analysis.missing) == 1:
+        return []  # the only rank waits for no other
     named = [each for each in analysis.blamed if each.confidence >= _SIGN_CONFIDENCE]
     source = SignSource.FLIGHT_RECORDER
     if not named:

@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from mwatch.model.observation import HERE, Source
+from mwatch.model.stacks import StackGroup
 
 if TYPE_CHECKING:
     from mwatch.model.job import Job
@@ -84,10 +85,11 @@ class Culprit:
     node: str | None = None
     gpu_uuid: str | None = None
     xid: int | None = None
+    place: str | None = None  # where its code stands: `pretrain.py:32 in train_step`
 
     def label(self, between: str) -> str | None:
-        """`rank 3 (tp 1 pp 0), pod worker-1, node a-17: behind`; `between` separates the
-        coordinates. None: no culprit is known."""
+        """`rank 3 (tp 1 pp 0), pod worker-1, node a-17: behind, at train.py:32 in step`; `between`
+        separates the coordinates. None: no culprit is known."""
         places = between.join(f"{name} {value}" for name, value in self.coordinates.items())
         parts = [
             None if self.rank is None else f"rank {self.rank}" + f" ({places})" * bool(places),
@@ -98,7 +100,9 @@ class Culprit:
         ]
         named = ", ".join(part for part in parts if part)
         state = self.state and self.state.value.replace("_", " ")
-        return ": ".join(part for part in (named, state) if part) or None
+        place = self.place and f"at {self.place}"
+        how = ", ".join(part for part in (state, place) if part)
+        return ": ".join(part for part in (named, how) if part) or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,8 @@ class Finding:
     fault: str | None = None  # catalogue entry of the root cause
     fingerprint: str = ""
     """Equal for the same problem in another attempt: no numbers, ranks or times."""
+    stacks: tuple[StackGroup, ...] = ()  # where all ranks stand, the largest group first
+    next_step: str = ""  # for a person, where it is more precise than that of the cause
 
 
 class Detector(NamedTuple):

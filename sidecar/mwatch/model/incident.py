@@ -20,6 +20,7 @@ from msgspec import Struct
 from mwatch import json_codec
 from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.finding import Cause, Culprit, CulpritState, Finding
+from mwatch.model.stacks import StackGroup
 
 VERSION = 1
 _LAST_SECOND = 253402300799.0  # of the year 9999: a recorded log may have any time
@@ -67,6 +68,7 @@ class IncidentRecord:
     evidence: SavedEvidence | None = None
     lost_iterations: int | None = None  # done before, and to be repeated
     gpu_seconds: float | None = None  # from the fault to the first new iteration, times the ranks
+    stacks: tuple[StackGroup, ...] = ()  # where all ranks stood
 
     def with_outcome(
         self, times: IncidentTimes, *, world_size: int | None, lost_iterations: int | None
@@ -113,6 +115,7 @@ def describe(
         culprit=finding.culprit,
         first_bad_iteration=finding.since_iteration,
         times=IncidentTimes(fault=finding.since_time),
+        stacks=finding.stacks,
     )
     if decision is None:
         return about
@@ -164,6 +167,7 @@ class _Document(Struct):
     times: IncidentTimes = IncidentTimes()
     evidence: SavedEvidence | None = None
     cost: _Cost = msgspec.field(default_factory=_Cost)
+    stacks: tuple[StackGroup, ...] = ()
 
 
 _SAME = tuple(name for name in _Document.__struct_fields__ if name in IncidentRecord.__slots__)
@@ -182,6 +186,11 @@ def to_json(record: IncidentRecord) -> dict[str, Any]:
         **same,
     )
     found: dict[str, Any] = json_codec.to_builtins(document)
+    # Records without stacks stay as older releases wrote them.
+    if not record.stacks:
+        del found["stacks"]
+    if record.culprit is not None and record.culprit.place is None:
+        del found["culprit"]["place"]
     return found
 
 

@@ -18,7 +18,7 @@ from mwatch.model.calibration import Calibration
 from mwatch.model.event import Error, Exit, Fault, Flavour, Straggler
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.goodput import GoodputLedger
-from mwatch.model.observation import ProcessExit, Sign, SignSource, SignState, Source
+from mwatch.model.observation import ProcessExit, RankStack, Sign, SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.timeline import Timeline
 
@@ -147,6 +147,12 @@ class SignSeen(NamedTuple):
         return self.at if self.first_at is None else self.first_at
 
 
+class StackSeen(NamedTuple):
+    at: float
+    stream: str
+    stack: RankStack
+
+
 @dataclass(slots=True)
 class RankState:
     rank: int
@@ -207,6 +213,8 @@ class Attempt:
     """Streams that cannot be reached: the state of their ranks is unknown."""
     signs: dict[tuple[SignSource, int | None, str], SignSeen] = field(default_factory=dict)
     """Newest report by source, rank and stream."""
+    stacks: dict[int, StackSeen] = field(default_factory=dict)
+    """Newest dump by rank."""
     save: Save | None = None  # begun, and neither ended nor failed
     saves_done: int = 0
     last_save_at: float | None = None
@@ -307,6 +315,11 @@ class Job:
         }
         watched = {stream for source, _, stream in signs if source in _OF_PROCESSES}
         return max(held.values()) if held and len(held) == len(watched) else None
+
+    @property
+    def is_alone(self) -> bool:
+        """One rank: there is no other to wait for, and no fabric."""
+        return self.layout.world_size == 1
 
     def sees(self, source: Source) -> bool:
         state = self.sources.get(source)

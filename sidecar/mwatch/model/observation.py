@@ -71,6 +71,34 @@ class Sign(NamedTuple):
     text: str
 
 
+class StackKind(StrEnum):
+    """What the main thread of a rank does, by the functions on its stack."""
+
+    COLLECTIVE = "collective"
+    DATA = "data"
+    GPU = "gpu"  # it waits for the device
+    SAVING = "saving"
+    LOADING = "loading"
+    CODE = "code"
+    STOPPED = "stopped"  # by a signal: it cannot write its stack
+
+
+class RankStack(NamedTuple):
+    """Where the main thread of a rank stood when all stacks were dumped, and what /proc and the
+    driver showed of the rank then."""
+
+    rank: int
+    kind: StackKind
+    what: str = ""  # `all_reduce`, `DataLoader.__next__`, `time.sleep(60)`; empty: unknown
+    place: str = ""  # `training.py:3532 in train_step`: the innermost line outside of libraries
+    frames: tuple[str, ...] = ()  # `train_step (training/training.py:3532)`; innermost first
+    state: str = ""  # of its process, as in /proc
+    wchan: str = ""  # where the kernel blocks it; empty: unknown
+    gpu_utilization: float | None = None  # 0 to 1: share of time that a kernel was resident
+    tensor_active: float | None = None  # 0 to 1
+    holds_gil: bool = False  # its stack was written by a signal: the probe could not answer
+
+
 class ProcessExit(NamedTuple):
     """The training command of this stream's pod has ended, by its parent or Kubernetes."""
 
@@ -130,7 +158,14 @@ class Unreachable(NamedTuple):
 
 
 Observation = (
-    Beat | Sign | ProcessExit | AttemptStart | StoredCheckpoints | SourceStatusChange | Unreachable
+    Beat
+    | Sign
+    | RankStack
+    | ProcessExit
+    | AttemptStart
+    | StoredCheckpoints
+    | SourceStatusChange
+    | Unreachable
 )
 
 

@@ -69,6 +69,7 @@ def _findings(data: dict[str, Any]) -> Iterator[str]:
         for seen in each["evidence"]:
             text = " ".join(seen["text"].split())[:300].replace("`", "'")
             yield f"  - `{_or(seen['file'])}:{_or(seen['line'])}` `{text}`"
+        yield from (f"  - {_cell(group['text'])}" for group in each["stacks"])
     yield "" if data["findings"] else "None.\n"
 
 
@@ -82,6 +83,12 @@ def _incidents(data: dict[str, Any]) -> Iterator[str]:
             for each in data["incidents"]
         ),
     )  # fmt: skip
+    for number, each in enumerate(data["incidents"], 1):
+        if each["stacks"]:
+            yield f"Where the ranks stood in incident {number} ({each['cause']}):"
+            yield ""
+            yield from (f"- {_cell(group['text'])}" for group in each["stacks"])
+            yield ""
 
 
 def _attempts(data: dict[str, Any]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from mwatch.engine.incidents import Incident
 from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Cause, Culprit, Evidence, Finding, Severity
+from mwatch.model.stacks import StackGroup
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 MAX_EXCERPTS = 8
@@ -120,6 +121,8 @@ class IncidentStory:
     quarantine_from: int | None = None
     id: str = ""
     """Name of its folder."""
+    stacks: tuple[StackGroup, ...] = ()
+    """Where all ranks stood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +237,7 @@ def _incident_story(
         cannot_heal=finding.cannot_heal,
         fault=finding.fault,
         id=incident.id,
+        stacks=next((each.stacks for each in ordered if each.stacks), ()),
     )
     return story if decision is None else _decided(story, decision)
 

@@ -9,7 +9,7 @@ seconds since the first line if it prints none. Times of a run that mwatch watch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -18,6 +18,7 @@ from mwatch import json_codec
 from mwatch.engine.advice import Advice, advise
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Cause, Finding, Verdict
+from mwatch.model.stacks import StackGroup
 from mwatch.report.model import (
     AttemptReport,
     CheckpointStory,
@@ -193,6 +194,7 @@ class RunReport:
             "evidence": json_codec.to_builtins([*lead.evidence] if lead else []),
             "cannot_heal": incident.cannot_heal,
             "fault": incident.fault,
+            "stacks": stacks_json(incident.stacks),
             "detected": self.time(incident.detected_at),
             "decided": self.time(incident.decided_at),
             "acted": self.time(incident.acted_at),
@@ -230,7 +232,13 @@ def finding_json(finding: Finding, time: Callable[[float | None], object]) -> di
         "evidence": json_codec.to_builtins([*finding.evidence]),
         "cannot_heal": finding.cannot_heal,
         "fault": finding.fault,
+        "stacks": stacks_json(finding.stacks),
     }
+
+
+def stacks_json(groups: Iterable[StackGroup]) -> list[dict[str, Any]]:
+    """Where the ranks stand, each group also as a sentence."""
+    return [{"text": each.text, **asdict(each), "frames": [*each.frames]} for each in groups]
 
 
 def iso(at: float) -> str:

@@ -125,6 +125,7 @@ def _remember(job: Job, attempt: Attempt) -> None:
     newest: deque[Step] = deque(attempt.steps, maxlen=KEPT_STEPS)
     attempt.steps = newest
     attempt.signs.clear()
+    attempt.stacks.clear()
     attempt.ranks.clear()
     attempt.save = None
     if attempt.phase is not JobPhase.ENDED:

@@ -31,6 +31,7 @@ from mwatch.model.fault import Role
 from mwatch.model.job import (
     MAX_ERRORS,
     MAX_FAULTS,
+    MAX_RANKS,
     Attempt,
     ErrorSeen,
     ExitSeen,
@@ -40,6 +41,7 @@ from mwatch.model.job import (
     ProcessGone,
     SignSeen,
     SourceStatus,
+    StackSeen,
     Stream,
 )
 from mwatch.model.observation import (
@@ -47,6 +49,7 @@ from mwatch.model.observation import (
     Beat,
     Observed,
     ProcessExit,
+    RankStack,
     Sign,
     SignState,
     Source,
@@ -300,6 +303,12 @@ def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
     job.attempt.signs[key] = SignSeen(at, stream.name, sign, since)
 
 
+def _stack(job: Job, stream: Stream, at: float, stack: RankStack) -> None:
+    known = job.attempt.stacks
+    if attempts.is_current(job, stream, at) and (stack.rank in known or len(known) < MAX_RANKS):
+        job.attempt.stacks[stack.rank] = StackSeen(at, stream.name, stack)
+
+
 def _source_status(job: Job, stream: Stream, at: float, change: SourceStatusChange) -> None:
     job.sources[change.source] = SourceStatus(change.is_up, at, change.reason)
 
@@ -328,6 +337,7 @@ _FOLDS: dict[type, Fold] = {
     Arguments: fold_layout,
     Beat: _beat,
     Sign: _sign,
+    RankStack: _stack,
     StoredCheckpoints: _stored,
     SourceStatusChange: _source_status,
     Unreachable: _unreachable,

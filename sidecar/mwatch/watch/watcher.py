@@ -326,7 +326,8 @@ class RunWatcher:
         self._faults = faults
         self.evidence = EvidenceCollector(
             folder.volume, live.stream, self.clock.now, self.running,
-            world_size=lambda: engine.job.layout.world_size, extra=extra, off_pod=off_pod,
+            world_size=lambda: engine.job.layout.world_size, gpus=lambda: live.gpus,
+            extra=extra, off_pod=off_pod,
         )  # fmt: skip
         self.files = IncidentFiles(folder.incidents) if files is None else files
         self.keeper = IncidentTracker(self.files, engine, self.evidence, is_act=is_act)

@@ -4,8 +4,9 @@
 
 A request file makes the probes write `dumps/ID/rank-N.*`. A rank that does not answer in time
 holds its GIL or is stopped: it gets its dump signal, which needs no GIL. Ranks that still do not
-answer are listed in `missing.json`; `processes.json` has what /proc shows of all processes, and
-`environment.json` their arguments and environment at the start, scrubbed.
+answer are listed in `missing.json`; `processes.json` has what /proc shows of all processes,
+`environment.json` their arguments and environment at the start, scrubbed, and `sources.json` the
+source lines of the innermost calls: C functions such as `time.sleep` are not on a Python stack.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ MAX_DUMPS = 8
 OLDER_BYTES = 64 << 20
 RECORDER_BYTES = 64 << 20
 RECORDER = "recorder"  # the folder of torch's own dumps
+SOURCES = "sources.json"
 MAX_READ_BYTES = 1 << 18
 MAX_BYTES = 1 << 20
 MAX_PROCESSES = 256
@@ -99,6 +101,37 @@ def _nul_separated(path: str) -> list[str]:
     return [each.decode("utf-8", "replace") for each in data.split(b"\0")[:-1]]
 
 
+_FRAME = re.compile(r'  File "([^"\n]{1,1000})", line (\d{1,7}) in ')
+_SOURCE_FRAMES = 32
+_MAX_SOURCES = 512
+_SOURCE_BYTES = 4 << 20
+_SOURCE_SECONDS = 1.0
+
+
+def source_lines(texts: Iterable[str], patterns: Sequence[str] = ()) -> dict[str, str]:
+    """Return the source lines of the innermost frames in these stacks, by `FILE:LINE`, scrubbed."""
+    wanted: dict[str, set[int]] = {}
+    count = 0
+    for text in texts:
+        for thread in text.split("hread 0x")[1:]:
+            for file, line in _FRAME.findall(thread)[:_SOURCE_FRAMES]:
+                lines = wanted.setdefault(file, set())
+                if count < _MAX_SOURCES and int(line) not in lines:
+                    count += 1
+                    lines.add(int(line))
+    scrubber = Scrubber(patterns)
+    found: dict[str, str] = {}
+    for file, numbers in wanted.items():
+        if not os.path.isfile(file):
+            continue
+        source = (contract.read_bytes(file, _SOURCE_BYTES) or b"").split(b"\n")
+        for number in numbers:
+            if 0 < number <= len(source):
+                text = source[number - 1].decode("utf-8", "replace").strip()
+                found[f"{file}:{number}"] = scrubbed([text[:500]], scrubber)[0]
+    return found
+
+
 _MAX_RANKS = 512
 _SIGNAL_SECONDS = 2.0
 _LOOK_SECONDS = 0.05
@@ -161,6 +194,7 @@ class Dumps:
         silent = able - self._answered(folder, able)
         by_signal = self._signal({number: ranks[number].record for number in silent}, folder)
         self._write_processes(folder)
+        self._write_sources(folder, self._answered(folder, able))
         cut = self._quota.trim(name)
         missing = [
             {"rank": number, "why": rank.why}
@@ -249,6 +283,22 @@ class Dumps:
         contract.write_json(os.path.join(folder, "processes.json"), document)
         environment = environments(alive, self._patterns, self._proc)
         contract.write_json(os.path.join(folder, "environment.json"), environment)
+
+    def _write_sources(self, folder: str, ranks: Iterable[int]) -> None:
+        """Read sources in a thread: the storage they are on may hang."""
+
+        def work() -> None:
+            paths = [os.path.join(folder, f"rank-{each}.stacks.txt") for each in ranks]
+            texts = (
+                (contract.read_bytes(each) or b"").decode("utf-8", "replace") for each in paths
+            )
+            with contextlib.suppress(OSError):
+                lines = source_lines(texts, self._patterns)
+                contract.write_json(os.path.join(folder, SOURCES), {"lines": lines})
+
+        thread = threading.Thread(target=work, name="mwatch-sources", daemon=True)
+        thread.start()
+        thread.join(_SOURCE_SECONDS)
 
 
 def _wait(is_done: Any, seconds: float) -> None:

@@ -70,11 +70,15 @@ def digest(stack: Stack) -> str:
 def where(stack: Stack) -> str:
     """Describe the innermost place outside of libraries, else the innermost."""
     for place in stack[:LINES]:
-        file = place[0].co_filename
-        is_library = any(part in file for part in _LIBRARIES) and not _is_of_a_trainer(file)
-        if not is_library and place[0].co_name not in _DULL:
+        if not is_dull(place[0].co_filename, place[0].co_name):
             return _described(place)
     return _described(stack[0]) if stack else ""
+
+
+def is_dull(file: str, function: str) -> bool:
+    """Whether the place belongs to a library, or tells nothing about the program."""
+    is_library = any(part in file for part in _LIBRARIES) and not _is_of_a_trainer(file)
+    return is_library or function in _DULL
 
 
 def _is_of_a_trainer(file: str) -> bool:
@@ -223,12 +227,12 @@ class PhaseReader:
         """Look up and cache; holding the code keeps its id unique."""
         if len(self._meanings) >= _MAX_REMEMBERED:
             self._meanings.clear()
-        meaning = _meaning_of(code.co_filename, code.co_name)
+        meaning = meaning_of(code.co_filename, code.co_name)
         self._meanings[id(code)] = (code, meaning)
         return meaning
 
 
-def _meaning_of(file: str, function: str) -> str:
+def meaning_of(file: str, function: str) -> str:
     for end, meaning in _FUNCTIONS.get(function, ()):
         if file.endswith(end) or (end.endswith("/") and end in file):
             return meaning

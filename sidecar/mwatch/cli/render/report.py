@@ -68,6 +68,7 @@ def _facts(report: RunReport, evidence: int, others: int) -> Iterator[Line]:
     if culprit:
         yield from _row("culprit", culprit, 1)
     yield from _evidence(report.finding, evidence)
+    yield from _stacks(report.finding, others + 1)
     yield from _row("mwatch", _action(report), 2)
     if report.decision.resume_reason:
         yield from _row("", report.decision.resume_reason, 2)
@@ -110,6 +111,14 @@ def _evidence(
         label = "evidence" if index == 0 else ""
         text = f"  {' '.join(each.text.split())}"
         yield [(label.ljust(_LABEL), "cyan"), (f"{stamp(each)}{place(each)}", "dim"), (text, "")]
+
+
+def _stacks(finding: Finding | None, most: int) -> Iterator[Line]:
+    """Where the ranks stand; if there is little room, the largest group and the smallest."""
+    groups = finding.stacks if finding is not None else ()
+    shown = groups if len(groups) <= most else (*groups[: most - 1], groups[-1])
+    for index, each in enumerate(shown[-most:]):
+        yield from _row("stacks" if index == 0 else "", each.text, 1)
 
 
 def _action(report: RunReport) -> str:
@@ -247,6 +256,11 @@ def _proof(finding: Finding) -> Iterator[Line]:
         yield [("           culprit: ", "cyan"), (culprit, "")]
     for each in finding.evidence:
         yield [(f"           {place(each)}", "dim"), (f"  {' '.join(each.text.split())}", "")]
+    if finding.stacks:
+        from mwatch.model.stacks import tree  # not needed for --help
+
+        for line in tree(finding.stacks):
+            yield [("           stacks: ", "cyan"), (line, "")]
 
 
 def _decision(report: RunReport) -> Iterator[Line]:
@@ -313,6 +327,7 @@ def _job_facts(job: JobReport, evidence: int, others: int, checks: int) -> Itera
     if culprit:
         yield from _row("culprit", culprit, 1)
     yield from _evidence(_lead(job), evidence, stamp)
+    yield from _stacks(job.report.finding, others + 1)
     yield from _mwatch(job)
     yield from _other_findings(job.report, others)
     yield from _checks(job, checks)

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from mwatch.detect.shared import evidence
+from mwatch.detect.shared.place import odd_rank
 from mwatch.detect.shared.probe import ProbedRanks, probed_ranks
 from mwatch.detect.shared.stall import Stall, absentee, fresh_signs, least_enqueued, stuck_here
 from mwatch.model.finding import Culprit, CulpritState, Evidence
@@ -42,6 +43,7 @@ _FINAL = frozenset(
     {SignState.DEAD, SignState.STOPPED, SignState.NEVER_JOINED, SignState.OUT_OF_STEP}
 )
 _MAX_SIGNS = 4
+_COLLECTIVES = frozenset({SignSource.NCCL_RAS, SignSource.FLIGHT_RECORDER})
 
 
 class Suspect(NamedTuple):
@@ -139,6 +141,8 @@ class BlameResult(NamedTuple):
 
 def find_culprit(job: Job, stall: Stall, settings: Settings) -> BlameResult:
     signs = fresh_signs(job, stall.since, settings)
+    if job.is_alone:  # its collectives are with itself
+        signs = [seen for seen in signs if seen.sign.source not in _COLLECTIVES]
     still = {seen.sign.source for seen in signs if seen.sign.state is not SignState.MOVING}
     moving = {seen.sign.source for seen in signs} - still
     lasted = job.now - stall.since >= settings.hang.probe_floor_seconds
@@ -187,6 +191,7 @@ def _suspect(
         or _by_watchdog(least_enqueued(job, stall.since), CulpritState.BEHIND)
         or absent_suspect(job, stall.since)
     )
+    found = found or stack_suspect(job, stall.since)
     equal = next((seen for seen in signs if seen.sign.state is SignState.ALL_EQUAL), None)
     if found is None and equal is not None:
         return Suspect(None, CulpritState.ALL_EQUAL, ""), equal
@@ -247,6 +252,16 @@ def absent_suspect(job: Job, since: float) -> Suspect | None:
         return None
     text = "every other rank waited in a collective until it timed out"
     return Suspect(rank, CulpritState.NEVER_JOINED, text)
+
+
+def stack_suspect(job: Job, since: float) -> Suspect | None:
+    """The only rank whose stack does not wait in a collective."""
+    odd = odd_rank(job, since)
+    if odd is None:
+        return None
+    group, waiting = odd
+    text = f"stacks: {group.text}; {waiting} others wait in a collective"
+    return Suspect(group.first, CulpritState.BEHIND, text)
 
 
 def _by_watchdog(seen: FaultSeen | None, state: CulpritState) -> Suspect | None:

@@ -15,10 +15,13 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 from mwatch.model.job import Job, RankState
-from mwatch.model.observation import Source
+from mwatch.model.observation import SignSource, SignState, Source
 from mwatch.model.settings import HangSettings, Settings
 
 _known: ContextVar[dict[int, ProbedRanks] | None] = ContextVar("probed_ranks", default=None)
+
+
+_HELD = frozenset({SignState.STOPPED, SignState.SUSPENDED, SignState.TRACED})
 
 
 class ProbedRanks(NamedTuple):
@@ -138,11 +141,27 @@ def standstill(job: Job, probe: ProbedRanks, settings: Settings) -> float:
     It is no longer than the phase, which began by the clock of the first rank.
     """
     ranks = prompt(probe, settings)
-    unobserved = min(max(job.now - probe.newest, 0.0), settings.hang.look_seconds)
+    unobserved = max(job.now - probe.newest, 0.0)
+    if not _are_stopped(job, ranks):  # else no more records are to be expected
+        unobserved = min(unobserved, settings.hang.look_seconds)
     first = job.attempt.ranks[min(job.attempt.ranks)]
     at = first.at + unobserved if first in ranks else job.now
     by_phase = max(at - job.attempt.phase_since, 0.0)
     return min(min(map(_since_iteration, ranks)) + unobserved, by_phase)
+
+
+def _are_stopped(job: Job, ranks: list[RankState]) -> bool:
+    """Whether /proc shows that all of them are stopped, since their last records."""
+    signs = job.attempt.signs
+    return all(
+        any(
+            (seen := signs.get((SignSource.PROCESS, number, rank.stream))) is not None
+            and seen.sign.state in _HELD
+            and seen.at >= rank.at
+            for number in (rank.rank, None)
+        )
+        for rank in ranks
+    )
 
 
 def prompt(probe: ProbedRanks, settings: Settings) -> list[RankState]:

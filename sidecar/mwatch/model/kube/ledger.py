@@ -182,7 +182,7 @@ def _texts(entry: JobEntry) -> list[str]:
     bounded = replace(
         entry,
         acts=entry.acts[-MAX_ACTS:],
-        incidents=entry.incidents[-MAX_INCIDENTS:],
+        incidents=tuple(replace(each, stacks=()) for each in entry.incidents[-MAX_INCIDENTS:]),
         notes=entry.notes[-MAX_NOTES:],
     )
     short = replace(bounded, incidents=bounded.incidents[-1:], notes=bounded.notes[-4:])

@@ -19,6 +19,7 @@ from mwatch.model.observation import (
     Observation,
     Observed,
     ProcessExit,
+    RankStack,
     Sign,
     SourceStatusChange,
     StoredCheckpoints,
@@ -29,6 +30,7 @@ from mwatch.model.snapshot import event_wire
 _NAMES: dict[type[Any], str] = {
     Beat: "beat",
     Sign: "sign",
+    RankStack: "stack",
     ProcessExit: "exit",
     AttemptStart: "attempt",
     StoredCheckpoints: "stored",

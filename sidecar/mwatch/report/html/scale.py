@@ -84,7 +84,7 @@ def labels_up(axis: Up, name: Callable[[float], str] = value, most: int = 5) -> 
 
 def _round_numbers(axis: Up | Across, wanted: int) -> list[float]:
     width = axis.high - axis.low
-    if not 0 < width < math.inf:
+    if not 0 < width / wanted < math.inf:
         return [axis.low]
     step: float = 10.0 ** math.floor(math.log10(width / wanted))
     step *= next((each for each in (1, 2, 2.5, 5) if width / (step * each) <= wanted + 1), 10)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 from mwatch.model.finding import Evidence
+from mwatch.model.stacks import StackGroup, tree
 from mwatch.report.html.text import (
     DASH,
     Detail,
@@ -390,11 +391,20 @@ def _facts(report: RunReport, each: IncidentStory, detail: Detail) -> Iterator[t
                 for one in each.witnesses[: detail.entries]
             ),
         )
+    if each.stacks:
+        yield "Stacks", _stacks(each.stacks, detail)
     if each.files:
         yield "Files", _files(each.files[: detail.entries], detail)
     page = f" (runbooks/{each.runbook}.md)" if each.runbook else ""
     if each.advice:
         yield "Next", detail.cut(each.advice + page)
+
+
+def _stacks(groups: Sequence[StackGroup], detail: Detail) -> str:
+    """Where each group stands, and all calls as one tree."""
+    places = "<br>".join(detail.cut(each.text) for each in groups[: detail.entries])
+    calls = "\n".join(detail.cut(line) for line in tree(groups[: detail.entries]))
+    return f"{places}<details><summary>Calls</summary><pre>{calls}</pre></details>"
 
 
 def _files(files: Sequence[EvidenceFile], detail: Detail) -> str:
