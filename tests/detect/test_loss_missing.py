@@ -135,6 +135,15 @@ def test_nan_from_the_first_line_on_needs_its_gradients() -> None:
     assert missing(steps([None, None])) == []  # a format that prints no loss at all
 
 
+def test_complete_lines_that_never_had_a_loss_are_nan() -> None:
+    whole = {"loss": None, "loss_scale": 1.0, "learning_rate": 1e-4, "batch_size": 64}
+    lines = [step(number, **whole) for number in range(1, 5)]
+    assert missing(lines) == [(1, "critical")]
+    assert missing(lines[:2]) == []
+    assert missing([line._replace(learning_rate=None) for line in lines]) == []
+    assert missing([line._replace(flavour="bridge") for line in lines]) == []
+
+
 def test_a_resume_from_poisoned_weights_is_held_against_the_earlier_attempt() -> None:
     resumed = job(steps([None], first=101), number=2)
     resumed.earlier_steps = {100: step(100)}

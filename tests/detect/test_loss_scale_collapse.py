@@ -11,6 +11,7 @@ import pytest
 
 from mwatch.detect import loss_missing, skip_rate
 from mwatch.detect.loss_scale_collapse import DETECTOR
+from mwatch.model.event import Overflow
 from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job, Layout, Step
 from support.builders.job import found, job, step
@@ -178,3 +179,34 @@ def test_lines_that_are_no_longer_kept_are_no_warm_down() -> None:
 def test_a_first_line_that_was_lost_does_not_end_the_warm_down() -> None:
     reported = [step(2 + n, skipped=1, loss_scale=2.0 ** (31 - n)) for n in range(12)]
     assert found(DETECTOR, job(reported, layout=FP16, first_iteration=1)) == []
+
+
+def overflows(*scales: float, of_steps: int = 0) -> list[Finding]:
+    """By messages alone: each at this scale, halved after it."""
+    bare = [step(number, loss_scale=None) for number in range(1, of_steps + 1)]
+    built = job(bare)
+    for number, scale in enumerate(scales):
+        after = max(scale / 2, 1.0) if scale >= 1.0 else scale / 2
+        message = Overflow(scale, after, None, None, None, "a.log", number + 1)
+        built.attempt.overflows.append((1e9 + number, message))
+    return found(DETECTOR, built)
+
+
+@pytest.mark.parametrize("of_steps", [0, 50])
+def test_messages_alone_show_a_scale_that_is_used_up(of_steps: int) -> None:
+    (finding,) = overflows(8.0, 4.0, 2.0, 1.0, 1.0, of_steps=of_steps)
+    assert (finding.cause, finding.severity) == (Cause.LOSS_SCALE_COLLAPSE, Severity.CRITICAL)
+    assert [each.line for each in finding.evidence] == [1, 5]
+
+
+def test_messages_of_a_warm_down_are_normal() -> None:
+    assert overflows(*(2.0**exponent for exponent in range(32, 12, -1))) == []
+    assert overflows(65536.0) == []
+
+
+def test_messages_before_good_steps_are_over() -> None:
+    built = job([step(number, loss_scale=None) for number in range(1, 51)])
+    for number in range(3):
+        message = Overflow(1.0, 1.0, None, None, None, "a.log", number + 1)
+        built.attempt.overflows.append((step(2).at, message))
+    assert found(DETECTOR, built) == []

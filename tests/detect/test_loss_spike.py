@@ -151,3 +151,43 @@ def test_a_young_attempt_learns_from_the_one_before() -> None:
 
 def test_a_loss_that_is_not_above_zero_has_no_ratio() -> None:
     assert spike([-1.0] * 100 + [0.0] * 30) == []
+
+
+def ten_at_a_time(losses: Sequence[float]) -> list[Finding]:
+    lines = [step(10 * n, covers=10, loss=loss) for n, loss in enumerate(losses, 1)]
+    return found(DETECTOR, job(lines))
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [2.8, 2.81, 2.79, 2.8, 2.82, 3.9, 6.1, 7.4, 8.2, 8.7],
+        [3.012, 3.010, 3.013, 3.009, 3.011, 4.22, 7.81, 8.10, 7.99, 8.02],
+        [3.5, 3.2, 2.3, 1.8, 1.26, 1.18, 1.05, 0.98, 0.94, 0.91, 0.90, 3187.0, 28650.0, 30411.0],
+    ],
+)
+def test_a_great_jump_needs_little_history(losses: list[float]) -> None:
+    (finding,) = ten_at_a_time(losses)
+    assert (finding.cause, finding.severity) == (Cause.LOSS_SPIKE, Severity.CRITICAL)
+
+
+def test_a_great_jump_of_few_iterations_is_a_warning() -> None:
+    (finding,) = spike([*flat(10, 1.7), *flat(7, 11.5)])
+    assert finding.severity is Severity.WARNING
+    assert finding.since_iteration == 11
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [10.9, 10.2, 9.6, 9.1, 8.8, 8.5, 8.1, 7.9],  # warm-up
+        [2.8, 2.81, 2.79, 2.8, 6.5, 5.9, 4.1, 3.2],  # on its way back
+        [2.8, 2.81, 2.79, 2.8, 3.6, 3.7, 3.6, 3.7, 3.6],  # another data set
+        [0.4, 1.9, 0.5, 1.7, 0.4, 2.1, 1.9, 2.2, 2.0],  # noise of small batches
+        [0.002, 0.001, 0.002, 0.001, 0.02, 0.03, 0.02],  # an objective near zero
+        [2.8, 2.8, 7.0, 7.1, 7.2, 7.3],  # no history at all
+        [2.8, 2.81, 2.79, 2.8, 2.8, 8.0, 8.1],  # too short
+    ],
+)
+def test_what_is_usual_at_the_beginning_of_a_run_is_not_a_spike(losses: list[float]) -> None:
+    assert ten_at_a_time(losses) == []

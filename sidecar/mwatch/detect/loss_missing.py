@@ -4,8 +4,9 @@
 
 Megatron prints a mean loss only if it is not below zero, and comparisons with NaN are false, so the
 field vanishes while both counters stay 0. A line with only skipped steps says nothing. A run that
-never printed a loss is left alone unless its gradients are NaN too: its format may be unknown. A
-mean that turned negative from far away cannot be distinguished.
+never printed a loss is left alone, as its format may be unknown, unless its gradients are NaN too
+or its lines have every other field of Megatron's. A mean that turned negative from far away cannot
+be distinguished.
 """
 
 from __future__ import annotations
@@ -104,7 +105,24 @@ def _is_enough(job: Job, start: int, rules: NumberSettings) -> bool:
         return True
     if _has_finite_gradients(newest) and _may_be_negative(job, start, rules):
         return False
-    return _used_to_print(job, start) or not math.isfinite(bad[0].grad_norm or 0.0)
+    if _used_to_print(job, start) or not math.isfinite(bad[0].grad_norm or 0.0):
+        return True
+    return len(bad) >= rules.loss_missing_unsure_lines and _never_printed(job, start)
+
+
+def _never_printed(job: Job, start: int) -> bool:
+    """Megatron's own lines, complete but for the loss, from the first one on: no mean of batches
+    is negative every time."""
+    steps = job.attempt.steps
+    is_first = start == 0 and steps[0].first_covered <= (job.attempt.first_iteration or 0)
+    if not is_first or any(step.losses for step in job.earlier_steps.values()):
+        return False
+    return all(_is_complete(step) and not step.losses for step in (steps[0], steps[-1]))
+
+
+def _is_complete(step: Step) -> bool:
+    fields = (step.loss_scale, step.learning_rate, step.seconds, step.batch_size)
+    return step.flavour == "megatron" and all(each is not None for each in fields)
 
 
 def _is_unsure(job: Job, step: Step) -> bool:

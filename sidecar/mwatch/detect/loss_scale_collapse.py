@@ -6,6 +6,7 @@ Normal are the warm-down from 2^32 (16 to 18 skips in a row at the start of an a
 skips in 1000 steps after that. Not normal: skips that go on at the minimum, more skips in a row
 than any warm-down needs, and many halvings in few steps after it. The printed scale is that of the
 last iteration of a line, so with a long log interval only the minimum and the skips show it.
+DeepSpeed and Apex print a line for each overflow: where step lines have no scale, those show it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from itertools import islice, takewhile
 
 from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.steps import is_all_skipped, slide_start
-from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.event import Overflow
+from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Job, Step
 from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 
 _NEWEST = 3  # lines; a skip in one of them means that skips go on
 _NEAR = 64
+_MESSAGES = 2
+_GIVES_UP = "loss-scale-at-minimum"
 _FROM_THE_TOP = 33  # skips from 2^32 to 1, one of which only spends hysteresis
 _FLOOR_SKIPS = 8  # skips in a row at one scale, beyond any usual hysteresis
 _LONG_SLIDE = 10  # windows that a slide of many halvings may take
@@ -32,10 +36,47 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     steps = job.attempt.steps
     newest = steps[-1] if steps else None
     if newest is None or newest.loss_scale is None:
-        return []
+        return _by_messages(job)
     scale = newest.loss_scale
     is_falling = newest.skipped or _is_sliding(steps, scale)
     return _collapse(job, scale, settings.numbers) if is_falling and _is_dynamic(job) else []
+
+
+def _by_messages(job: Job) -> list[Finding]:
+    """The scale was 1 or less, and the step overflowed all the same, lately."""
+    attempt = job.attempt
+    lately = [(at, each) for at, each in attempt.overflows if each.scale_before is not None]
+    if len(lately) < _MESSAGES:
+        return []
+    at, newest = lately[-1]
+    before, after = newest.scale_before or 0.0, newest.scale_after
+    lines = list(islice(reversed(attempt.steps), _NEWEST))
+    goes_on = not lines or at >= lines[-1].at
+    gave_up = any(seen.fault.id == _GIVES_UP for seen in attempt.faults)
+    is_used_up = before <= 1.0 or (gave_up and (after is None or after <= 1.0))
+    if not goes_on or not is_used_up:
+        return []
+    first_at, first = lately[0]
+    done = attempt.iteration
+    text = f"fell to {before if after is None else after:g}, and steps still overflow"
+    return [
+        Finding(
+            detector="loss_scale_collapse",
+            cause=Cause.LOSS_SCALE_COLLAPSE,
+            severity=Severity.CRITICAL,
+            summary=f"The loss scale {text} ({len(lately)} messages): nothing is trained.",
+            since_time=first_at,
+            since_iteration=None if done is None else done + 1,
+            confidence=0.9,
+            evidence=(_of_message(first), _of_message(newest)),
+            fingerprint="loss_scale_collapse",
+        )
+    ]
+
+
+def _of_message(overflow: Overflow) -> Evidence:
+    text = f"overflow at loss scale {overflow.scale_before:g}"
+    return Evidence(overflow.file or None, overflow.line or None, text)
 
 
 def _is_sliding(steps: deque[Step], scale: float) -> bool:

@@ -4,11 +4,14 @@
 
 Short spikes recover by themselves and are not reported. A spike from the first line of an attempt
 may be another data set as well as bad weights: only a warning. What is usual is learnt from this
-attempt and, for a young one, from the lines of earlier ones.
+attempt and, for a young one, from the lines of earlier ones. With few lines before it only a jump
+that no noise and no change of data explains counts: to more than twice the loss, and further from
+it than anything before. It is a warning until it has lasted for as many iterations as others.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -23,6 +26,12 @@ from mwatch.stats import median, quantile, spread
 _CHEAP_SHARE = 0.85  # of the ratio: noise may lift a single older line above its neighbours
 _RECENT = 5
 _LATELY = 10
+_FEW = 4  # lines before a great jump, and
+_FEW_AFTER = 3  # lines after it
+_GREAT = 2.0
+_FAR = 1.0
+"""A cross-entropy that rises by this much in few lines forgot what it had learnt."""
+_BACK = 0.8
 
 
 class _Reported(NamedTuple):
@@ -33,10 +42,13 @@ class _Reported(NamedTuple):
 def detect(job: Job, settings: Settings) -> list[Finding]:
     steps = job.attempt.steps
     rules = settings.numbers
-    if len(steps) < rules.spike_lines:
-        return []
-    loss = printed_loss(steps[-1])
+    loss = printed_loss(steps[-1]) if steps else None
     if loss is None or loss <= 0.0:
+        return []
+    stands_out = may_stand_out(steps, loss, _GREAT, _FEW_AFTER - 1, printed_loss)
+    if stands_out and (found := _great_jump(job, rules)):
+        return found
+    if len(steps) < rules.spike_lines:
         return []
     ratio = max(1.0, rules.spike_ratio * _CHEAP_SHARE)
     if may_stand_out(steps, loss, ratio, rules.spike_lines, printed_loss):
@@ -66,6 +78,31 @@ def _spike(job: Job, rules: NumberSettings) -> list[Finding]:
     if recent < (usual + peak) / 2:
         return []  # it is on its way back
     return [_finding(job, spike, usual, recent)]
+
+
+def _great_jump(job: Job, rules: NumberSettings) -> list[Finding]:
+    """A jump so great that few lines prove it. Nothing of it is on its way back."""
+    reported = _history(job)
+    newest = [each.loss for each in reported[-_FEW_AFTER:]]
+    low = (i for i in range(len(reported) - 1, -1, -1) if reported[i].loss * _GREAT < min(newest))
+    start = next(low, -1) + 1
+    spike = reported[start:]
+    before = reported[max(0, start - rules.baseline_lines) : start]
+    if len(spike) < _FEW_AFTER or not _FEW <= len(before) < rules.baseline_lines // 2:
+        return []
+    usual = median(each.loss for each in before[-_LATELY:])
+    changes = [later.loss - each.loss for each, later in pairwise(before)]
+    noise = float(spread(changes) / 2**0.5)
+    limit = max(_GREAT * usual, usual + _FAR, usual + rules.spike_sigmas * noise)
+    highest = max(each.loss for each in before)
+    if usual <= 0.0 or min(newest) <= max(limit, highest):
+        return []
+    if newest[-1] < _BACK * max(each.loss for each in spike):
+        return []
+    finding = _finding(job, spike, usual, median(newest))
+    if sum(each.step.new for each in spike) < rules.spike_lines:
+        finding = replace(finding, severity=Severity.WARNING, confidence=0.6)
+    return [finding]
 
 
 def _history(job: Job) -> list[_Reported]:

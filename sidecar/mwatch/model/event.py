@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
-Flavour = Literal["megatron", "deepspeed", "bridge", "composer", "torchtitan"]
+Flavour = Literal["megatron", "deepspeed", "bridge", "composer", "torchtitan", "other"]
 Edge = Literal["begin", "mark", "end", "failed"]
 Scalar = float | int | str | None
 

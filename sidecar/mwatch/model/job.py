@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from mwatch.model.calibration import Calibration
-from mwatch.model.event import Error, Exit, Fault, Flavour, Straggler
+from mwatch.model.event import Error, Exit, Fault, Flavour, Overflow, Straggler
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.goodput import GoodputLedger
 from mwatch.model.observation import ProcessExit, RankStack, Sign, SignSource, SignState, Source
@@ -68,6 +68,7 @@ class Layout:
 
 MAX_STEPS = 2048
 MAX_FAULTS = 256
+MAX_OVERFLOWS = 64
 MAX_ERRORS = 64
 MAX_PAST_ATTEMPTS = 64
 MAX_CHECKPOINTS = 256
@@ -219,6 +220,10 @@ class Attempt:
     saves_done: int = 0
     last_save_at: float | None = None
     skipped: int = 0  # without double counts, as `nan`
+    overflows: deque[tuple[float, Overflow]] = field(
+        default_factory=lambda: deque(maxlen=MAX_OVERFLOWS)
+    )
+    """Newest messages of a loss scaler, with their times."""
     nan: int = 0
     straggler: Straggler | None = None
     evaluations: int = 0

@@ -15,6 +15,7 @@ from mwatch.parse.formats import (
     megatron,
     megatron_blocks,
     other_trainers,
+    training_loops,
 )
 from mwatch.parse.formats.failures import FaultMatcher
 from mwatch.parse.lines.context import Recogniser
@@ -28,6 +29,10 @@ ALL: tuple[Recogniser, ...] = (
     other_trainers.DEEPSPEED_OVERFLOW,
     other_trainers.TORCHTITAN,
     other_trainers.COMPOSER,
+    training_loops.BARS,
+    training_loops.DICTS,
+    training_loops.TEXTS,
+    training_loops.ENDS,
     megatron_blocks.VALIDATION,
     megatron.BARRIERS,
     megatron.LINES,

@@ -247,6 +247,10 @@ def _short(shown: str) -> str:
     return root if is_log and root else os.path.basename(shown) or shown
 
 
+_TRAINER = re.compile(
+    rb"\b(?:(?:train|eval)(?:er|ing)?|epoch|checkpoint|nccl|cuda|torch\w*|deepspeed|lightning|rank\d+)\b",
+    re.I,
+)
 FRESH_SECONDS = 60.0
 """A file that changed later than this long ago may have been copied just now."""
 _NEAR = 120.0
@@ -285,6 +289,11 @@ class Recording:
     def is_relative(self) -> bool:
         """No time stamp was found: times are seconds since the first line."""
         return any(moments.is_relative for moments in self._moments)
+
+    @property
+    def is_about_training(self) -> bool:
+        """Whether the end of a file has words of a trainer, in a format that is not known."""
+        return any(_TRAINER.search(tail) for tail in self._tails.values())
 
     @property
     def written_at(self) -> float | None:

@@ -170,17 +170,20 @@ def _as_fatal(finding: Finding) -> Finding:
 
 def nothing_read(recording: Recording, run: str) -> RunReport:
     """The report if no line of the input is known."""
+    cause = Cause.BLIND
     if recording.streams:
         where = "the file" if len(_files(recording)) == 1 else f"{len(_files(recording))} files"
         text = f"no line of a trainer was found in {where}"
+        if recording.is_about_training:
+            cause, text = Cause.UNKNOWN, f"no line in {where} shows progress or an error"
     else:
         text = recording.notes[0] if recording.notes else "there is nothing to read"
     return RunReport(
         run=run,
         mode="replay",
         clock=ReportClock(),
-        verdict=Verdict(Cause.BLIND, text, confidence=0.0),
-        decision=Decision(Action.NONE, Cause.BLIND, 0, "there is no data"),
+        verdict=Verdict(cause, text, confidence=0.0),
+        decision=Decision(Action.NONE, cause, 0, "there is no data"),
         advice=advise(Cause.BLIND, None, {}),
         files=_files(recording),
         lines=recording.lines,

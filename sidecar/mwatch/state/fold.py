@@ -209,6 +209,11 @@ def fold_straggler(job: Job, stream: Stream, at: float, report: Straggler) -> No
         job.attempt.straggler = report
 
 
+def fold_overflow(job: Job, stream: Stream, at: float, overflow: Overflow) -> None:
+    if attempts.is_current(job, stream, at):
+        job.attempt.overflows.append((at, overflow))
+
+
 def fold_layout(job: Job, stream: Stream, at: float, printed: Arguments) -> None:
     if is_new_process(job, stream, at):
         attempts.start(job, stream, at)
@@ -317,10 +322,6 @@ def _unreachable(job: Job, stream: Stream, at: float, unreachable: Unreachable) 
     job.attempt.unreachable.add(stream.name)
 
 
-def _nothing(job: Job, stream: Stream, at: float, what: object) -> None:
-    """The lines themselves have what is needed."""
-
-
 _FOLDS: dict[type, Fold] = {
     Iteration: steps.fold_step,
     Batch: steps.fold_step,
@@ -332,7 +333,7 @@ _FOLDS: dict[type, Fold] = {
     Error: fold_error,
     Exit: fold_exit,
     ProcessExit: fold_process_exit,
-    Overflow: _nothing,
+    Overflow: fold_overflow,
     Straggler: fold_straggler,
     Arguments: fold_layout,
     Beat: _beat,

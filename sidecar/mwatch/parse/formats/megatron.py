@@ -157,6 +157,7 @@ class _Wrapped(Block):
 
 
 def _events(readings: list[Reading], line: Line, context: Context) -> Iterable[Event]:
+    context.prints_iterations = True
     return [
         to_event(reading, line, context.file, context.flavour, cover_of(reading, context.coverage))
         for reading in readings

@@ -29,9 +29,10 @@ _DEEPSPEED_STEP = re.compile(
     rf"steps: (\d{{1,18}}) loss: {_NUMBER} iter time \(s\): {_NUMBER}(?: samples/sec: {_NUMBER})?"
 )
 _SCALE = re.compile(
-    r"[Aa]ttempted loss scale: ([\d.e+]+)(?:, (?:reducing to ([\d.e+]+)"
+    r"[Aa]ttempted loss scale: ([\d.e+-]+)(?:, (?:reducing to ([\d.e+-]+)"
     r"|but hysteresis is (\d{1,9})\. Reducing hysteresis to (\d{1,9})))?"
 )
+_APEX = re.compile(r"Gradient overflow\. .{0,80}reducing loss scale to ([\d.e+-]+)")
 _HEADER = re.compile(
     r"\[(?:epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[)?(?P<unit>batch|token|sample)="
     r"(?P<now>\d{1,18})/(?P<total>\d{1,18})\]:?\s*$"
@@ -123,6 +124,8 @@ TORCHTITAN = Recogniser((r"step: *\d+ +loss:",), _read_torchtitan, frozenset({"t
 
 
 def _read_step(line: Line, context: Context) -> Iterable[Event]:
+    if context.prints_iterations:
+        return  # the same steps, by Megatron's line
     for found in _DEEPSPEED_STEP.finditer(line.text):
         loss, seconds = number(found[2]), number(found[3])
         yield context.step(
@@ -139,6 +142,11 @@ def _read_step(line: Line, context: Context) -> Iterable[Event]:
 
 def _read_overflow(line: Line, context: Context) -> Iterable[Event]:
     context.hint = context.hint or "deepspeed"
+    if apex := _APEX.search(line.text):
+        after = number(apex[1])
+        before = None if after is None else 2 * after
+        yield Overflow(before, after, None, stamp(line.text), line.rank, context.file, line.number)
+        return
     found = _SCALE.search(line.text)
     before = number(found[1]) if found else None
     after = number(found[2]) if found and found[2] else None
@@ -151,7 +159,9 @@ def _read_overflow(line: Line, context: Context) -> Iterable[Event]:
 
 
 DEEPSPEED_STEP = Recogniser((r"iter time \(s\): ",), _read_step, frozenset({"deepspeed"}))
-DEEPSPEED_OVERFLOW = Recogniser((r"OVERFLOW! ", r"Overflow detected\. Skipping"), _read_overflow)
+DEEPSPEED_OVERFLOW = Recogniser(
+    (r"OVERFLOW! ", r"Overflow detected\. Skipping", r"Gradient overflow\. "), _read_overflow
+)
 
 
 class _Entries(Block):

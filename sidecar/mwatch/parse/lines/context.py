@@ -39,6 +39,7 @@ class Coverage:
         self._base: int | None = None
         self._previous: int | None = None
         self._last = Cover(None, False)
+        self._writer = ""
         self._unreset: tuple[int, float | None] | None = None
         self._skipped_samples = 0
 
@@ -59,10 +60,13 @@ class Coverage:
         keeps_first: bool = False,
         skipped_samples: int = 0,
         batch_size: int | None = None,
+        writer: str = "",
     ) -> Cover:
         """Count one step line; `keeps_first`: this release prints the first one without a reset."""
+        is_other, self._writer = writer != self._writer, writer
         if iteration == self._previous and not self._starting:
-            return self._last  # several ranks, or two collectors, printed the same step
+            # Several ranks, two collectors, or DeepSpeed beside Megatron printed the same step.
+            return self._last._replace(first_of_process=False) if is_other else self._last
         restarted = self._previous is not None and iteration < self._previous
         jumped = (skipped_samples - self._skipped_samples) // (batch_size or 1)
         if self._starting or restarted or (self._previous is None and iteration == 1):
@@ -117,6 +121,42 @@ class Coverage:
         return max(covers, 1)
 
 
+class LoopState:
+    """Where a training loop is that has no format of its own."""
+
+    def __init__(self) -> None:
+        self.bar: int | None = None  # count of the last progress bar without a loss
+        self.has_steps = False
+        self._writer: str | None = None
+        self._last = 0
+        self._epoch = 0
+        self._before = 0  # steps of earlier epochs
+        self._printed = 0
+
+    def is_writer(self, lane: str) -> bool:
+        return self._writer is None or lane == self._writer
+
+    def accepts(self, lane: str, count: int) -> bool:
+        """Whether a step is news: other writers may only be ahead of the first one."""
+        if not self.is_writer(lane) and count <= self._last:
+            return False
+        self._writer = lane if self._writer is None else self._writer
+        self._last, self.has_steps = count, True
+        return True
+
+    def next(self) -> int:
+        return self.bar if self.bar is not None and self.bar > self._last else self._last + 1
+
+    def continued(self, printed: int, epoch: int | None) -> int:
+        """The count over all epochs, if the printed one begins again with each."""
+        if epoch is not None and epoch != self._epoch:
+            if epoch > self._epoch and printed < self._printed:
+                self._before += self._printed
+            self._epoch = epoch
+        self._printed = printed
+        return self._before + printed
+
+
 class Block(ABC):
     tolerates = 0  # foreign lines in a row after which the block is closed
     patience = 500  # lines of the file that the block waits for its next line
@@ -145,6 +185,8 @@ class Context:
         """Iterations whose asynchronous save was queued and is not yet confirmed."""
         self.exit_code: int | None = None  # of the last worker that torchrun reported as failed
         self.reported_at = -math.inf  # the last line on which a launcher reported an end
+        self.prints_iterations = False  # Megatron's iteration line was seen
+        self.loop = LoopState()
         self.opened: Block | None = None
         """Set by a recogniser; the reader moves it into the line's lane."""
 
@@ -156,7 +198,7 @@ class Context:
         self, line: Line, iteration: int, total: int | None, flavour: Flavour, **values: Any
     ) -> Iteration:
         """Build an iteration event of a flavour that is not printed in `key: value |` segments."""
-        cover = self.coverage.step(iteration)
+        cover = self.coverage.step(iteration, writer=flavour)
         blank = Iteration(
             iteration, total, None, None, None, None, None, {}, None, None, None, None, None,
             None, None, cover.covers, cover.first_of_process, {}, line.rank, self.file,

@@ -1,0 +1,187 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Step lines of training loops without a format of their own here, and the words that end a run.
+
+Hugging Face's Trainer, TRL and axolotl print a dict, Lightning and accelerate a progress bar, verl
+`step:12 - actor/pg_loss:…`, and many loops `step 12 | loss 2.3`. What is common to them is read: a
+count that rises, and values whose names end in `loss`. A dict without a step gets the count of the
+progress bar before it, or one more than the last. A counter that begins again with an epoch goes
+on from the last one; values of an evaluation are left out. Only the first writer is believed if
+several print the same steps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from mwatch.model.event import Event, Phase
+from mwatch.parse.lines.context import MAX_TEXT, Context, Recogniser
+from mwatch.parse.lines.fields import number
+from mwatch.parse.lines.line import Line, stamp
+
+_NUMBER = r"[-+]?(?:nan|inf|\d[\d_,]*(?:\.\d*)?(?:e[-+]?\d{1,4})?)(?:\.0)?(?![\w%])"
+_ITEM = re.compile(rf"['\"]([\w/ .@-]{{1,80}})['\"]: ['\"]?({_NUMBER})", re.I)
+_NAME = r"(?:loss(?: train)?|grad[_ -]?norm|lr|learning[_ ]rate)"
+_FIELD = re.compile(
+    rf"(?<![\w/.-])((?:[A-Za-z][\w/.-]{{0,60}}[ _/.-])?{_NAME})"
+    rf"['\"]?\s*[:=]?\s*['\"]?({_NUMBER})",
+    re.I,
+)
+_COUNT = re.compile(
+    r"(?<![\w/.-])(?:global[_ ]?step|train[_ ]?step|steps?|iter|batch)[\s:=#\]\[]{1,4}(\d{1,12})"
+    r"(?:\s*/\s*(\d{1,12}))?(?![\w.])",
+    re.I,
+)
+_EPOCH = re.compile(r"(?<![\w/.-])epoch['\"]?[\s:=#\[]{1,4}(\d{1,9})(?![\d.])", re.I)
+_EPOCH_COUNT = re.compile(r"epoch:? ?\[(\d{1,9})\] ?\[ *(\d{1,12})/(\d{1,12})\]", re.I)
+_BAR = re.compile(
+    r"(?:Epoch (\d{1,9})[^\n|]{0,40}?: +)?\d{1,3}%\|[^|\n]{0,200}\| *(\d{1,12})/(\d{1,12}) \["
+    r"([^\]\n]{0,2000})"
+)
+_POSTFIX = re.compile(rf"([\w/. -]{{1,60}}?)[=:] ?({_NUMBER})", re.I)
+_EVALUATION = re.compile(
+    r"(?:^|[\W_])(?:val|valid|validation|eval|evaluation|test|dev)(?:[\W_]|$)", re.I
+)
+_LOSS = re.compile(r"loss(?: train)?$", re.I)
+_OWNED = re.compile(
+    r"iteration[ :=]+\d+ ?[/|]|step: *\d+ +loss: |iter time \(s\): |Training epoch "
+    r"|reduced_train_loss=|(?:batch|token|sample)=\d+/\d"
+)
+"""Lines of a format that another recogniser reads."""
+_END = re.compile(
+    r"'train_runtime': |`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d+` reached"
+    r"|(?:^|[\]:>|*-]\s*|INFO\s+|\) )Training (?:is )?(?:[Cc]ompleted?|finished|done)\b"
+    r"(?! (?:step|epoch|iteration) )"
+    r"|llmfoundry[^\n]{0,80}: Done\.\s*$"
+)
+_MAX_LOSSES = 8
+
+
+class _Values:
+    """Named numbers of one line: losses of the training, gradient norm, learning rate."""
+
+    def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
+        self.losses: dict[str, float] = {}
+        self.grad_norm: float | None = None
+        self.learning_rate: float | None = None
+        self.others: dict[str, float] = {}
+        for key, text in pairs:
+            value = number(text.replace("nan.0", "nan").replace("inf.0", "inf"))
+            if value is not None and not _EVALUATION.search(key):
+                self._add(key.strip(), value)
+
+    def _add(self, key: str, value: float) -> None:
+        squeezed = re.sub(r"[ _-]", "", key).lower()
+        if _LOSS.search(key):
+            if len(self.losses) < _MAX_LOSSES:
+                self.losses.setdefault(key, value)
+        elif squeezed.endswith("gradnorm"):
+            self.grad_norm = value if self.grad_norm is None else self.grad_norm
+        elif squeezed in ("lr", "learningrate"):
+            self.learning_rate = value
+        else:
+            self.others[squeezed] = value
+
+    def whole(self, *keys: str) -> int | None:
+        found = (self.others[key] for key in keys if key in self.others)
+        return next((int(value) for value in found if value.is_integer()), None)
+
+
+def _step(
+    line: Line, context: Context, values: _Values, count: int, total: int | None = None
+) -> Iterable[Event]:
+    if not context.loop.accepts(line.lane, count):
+        return
+    yield context.step(
+        line,
+        count,
+        total,
+        "other",
+        timestamp=stamp(line.text),
+        losses=values.losses,
+        grad_norm=values.grad_norm,
+        learning_rate=values.learning_rate,
+    )
+
+
+def _read_dict(line: Line, context: Context) -> Iterable[Event]:
+    begin = line.body.find("{")
+    if begin < 0 or line.body[begin - 1 : begin] == "=" or _OWNED.search(line.text):
+        return
+    values = _Values(_ITEM.findall(line.body[begin:]))
+    if not values.losses or "trainruntime" in values.others:
+        return
+    _see_bar(line, context)
+    printed = values.whole("step", "globalstep")
+    loop = context.loop
+    if printed is None and not loop.is_writer(line.lane):
+        return
+    yield from _step(line, context, values, loop.next() if printed is None else printed)
+
+
+def _see_bar(line: Line, context: Context) -> None:
+    for found in _BAR.finditer(line.text):
+        if not found[1]:
+            context.loop.bar = int(found[2])
+
+
+def _read_bar(line: Line, context: Context) -> Iterable[Event]:
+    _see_bar(line, context)
+    for found in _BAR.finditer(line.text):
+        values = _Values(_POSTFIX.findall(found[4]))
+        done, total = int(found[2]), int(found[3])
+        if not values.losses or not done or _OWNED.search(line.text):
+            continue
+        if found[1] is None:
+            yield from _step(line, context, values, done, total)
+        else:
+            yield from _step(line, context, values, int(found[1]) * total + done)
+
+
+def _read_text(line: Line, context: Context) -> Iterable[Event]:
+    text = line.text
+    if _OWNED.search(text) or "%|" in text or "': " in text:
+        return
+    values = _Values(_FIELD.findall(text))
+    if not values.losses:
+        return
+    epoch = _EPOCH.search(text)
+    if nested := _EPOCH_COUNT.search(text):
+        count = int(nested[1]) * int(nested[3]) + int(nested[2])
+        yield from _step(line, context, values, count)
+    elif found := _COUNT.search(text):
+        total = int(found[2]) if found[2] and not epoch else None
+        count = context.loop.continued(int(found[1]), int(epoch[1]) if epoch else None)
+        yield from _step(line, context, values, count, total)
+    elif epoch and not context.loop.has_steps:
+        yield from _step(line, context, values, int(epoch[1]))
+
+
+def _read_end(line: Line, context: Context) -> Iterable[Event]:
+    if _END.search(line.text if "'train_runtime'" in line.text else line.body):
+        text = line.body.strip()[:MAX_TEXT]
+        yield Phase("training", "end", text, stamp(line.text), line.rank, context.file, line.number)
+
+
+_FLAVOURS = frozenset({"other"})
+DICTS = Recogniser((r"'(?:train_)?loss': ",), _read_dict, _FLAVOURS)
+BARS = Recogniser((r"%\|[^|\n]{0,200}\| *\d+/\d+ \[",), _read_bar, _FLAVOURS)
+TEXTS = Recogniser(
+    (
+        r"(?:[Ss]tep|STEP|[Ii]ter|[Bb]atch)s?[ :=#]{1,3}\d+[^\n]{0,160}[Ll]oss",
+        r"[Ee]poch[ :=]{0,2}\[?\d+[^\n]{0,120}[Ll]oss",
+        r"step:\d+ - [a-z_]+/",
+    ),
+    _read_text,
+    _FLAVOURS,
+)
+ENDS = Recogniser(
+    (
+        "'train_runtime': ",
+        "` stopped: `max_",
+        r"Training (?:is )?(?:[Cc]omplete|finished|done)",
+        r"llmfoundry[^\n]{0,80}: Done\.",
+    ),
+    _read_end,
+)
