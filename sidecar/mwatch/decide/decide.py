@@ -25,7 +25,7 @@ from mwatch.decide.policy import (
     breaks_gang,
 )
 from mwatch.model.decision import Act, Action, Decision, DecisionRecord, Witness
-from mwatch.model.fault import AvoidNode, RestartHelps, Role
+from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
 from mwatch.model.finding import Cause, CulpritState, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.phase import DeadlineSlot
@@ -223,11 +223,16 @@ def _about(case: _Case) -> Decision:
 
 
 def _is_futile(case: _Case) -> bool:
-    """The catalogue says that a restart fails again, and no other checkpoint would help."""
+    """The catalogue says that a restart fails again, and no other checkpoint would help.
+
+    One that does not fit the user's model is like all others of the run; a damaged one is not.
+    """
     entry = case.job.catalogue.get(case.finding.fault or "")
-    if entry is None or entry.role is not Role.ROOT or case.rule.resume is not Resume.NEWEST:
+    if entry is None or entry.role is not Role.ROOT:
         return False
-    return entry.restart_helps is RestartHelps.NO
+    is_same = case.rule.resume is Resume.BEFORE_FAILED and entry.blame is Blame.USER
+    is_newest = case.rule.resume is Resume.NEWEST
+    return (is_same or is_newest) and entry.restart_helps is RestartHelps.NO
 
 
 def _came_after_the_end(case: _Case) -> bool:

@@ -27,7 +27,8 @@ _DEADLY = re.compile(
     r"checkpoint-(?:load-exit-zero|tracker-invalid|no-iteration|no-rng-state|no-optimizer"
     r"|version-invalid|required-missing)|rerun-(?:checkpoint|failed)-exit|nan-.*"
     r"|loss-scale-at-minimum|process-(?:segfault.*|bus-error|aborted|killed|cpp-exception"
-    r"|illegal-instruction|heap-corrupted)|arguments-.*|script-missing|syntax-error|elastic-.*"
+    r"|illegal-instruction|heap-corrupted|terminated|arithmetic-error)|ray-.*|batch-.*"
+    r"|container-.*|arguments-.*|script-missing|syntax-error|elastic-.*"
     r"|launcher-rank-crashed|collective-timeout|nccl-teardown|watchdog-.*|gil-hang|monitor-ends-.*"
     r"|k8s-(?:oom-killed|evicted|preempted|node-shutdown|deadline)|keyboard-interrupt|slurm-.*"
 )

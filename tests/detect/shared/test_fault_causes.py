@@ -51,7 +51,7 @@ def test_a_root_cause_agrees_with_its_entry(entry: CatalogueEntry) -> None:
         ("nan-guard-raised", Cause.NAN),
         ("checkpoint-file-corrupt", Cause.CHECKPOINT),
         ("checkpoint-load-exit-zero", Cause.CHECKPOINT),
-        ("checkpoint-keys-differ", Cause.USER_ERROR),
+        ("checkpoint-keys-differ", Cause.CHECKPOINT),
         ("checkpoint-write-failed", Cause.STORAGE),
         ("storage-stale-handle", Cause.STORAGE),
         ("ib-retry-exceeded", Cause.FABRIC),

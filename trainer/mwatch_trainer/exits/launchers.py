@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What launchers print about the end of a training process.
 
-Reads Composer, DeepSpeed, srun, mpirun (Open MPI, MPICH), torch's spawn and whatever runs training
-with Python's subprocess (accelerate, deepspeed, launch scripts). Reports of torchrun are blocks of
-several lines, which the callers read. A launcher that sees one process fail ends the others, so
-only its first report names a cause.
+Reads Composer, DeepSpeed, Kubeflow's operator, srun, mpirun (Open MPI, MPICH), torch's spawn and
+whatever runs training with Python's subprocess (accelerate, deepspeed, launch scripts). Reports of
+torchrun are blocks of several lines, which the callers read. A launcher that sees one process fail
+ends the others, so only its first report names a cause.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _REPORT = re.compile(
     r"(?:Rank (?P<rank>\d{1,7}) crashed with exit code (?P<code>-?\d{1,9})"
     r"|[Gg]lobal rank (?P<rank2>\d{1,7}) \(PID (?P<pid>\d{1,9})\)"
     r" exited with code (?P<code2>-?\d{1,9})"
+    r"|Pod: [\w.-]{1,200} exited with code (?P<code7>\d{1,3})"
     r"|(?:Process (?P<pid2>\d{1,9}) )?exits with return code = (?P<code3>-?\d{1,9})"
     r"|srun: error: (?P<host>[\w.-]{1,80}): tasks? [\d,-]{1,200}: "
     rf"(?:Exited with exit code (?P<code4>\d{{1,3}})|(?P<signal>{_WORDS}))"
@@ -55,7 +56,7 @@ def read_reports(text: str) -> Iterator[LauncherReport]:
         return
     for found in _REPORT.finditer(text):
         groups = found.groupdict()
-        code = _first(groups, "code", 6)
+        code = _first(groups, "code", 7)
         signal = _first(groups, "signal", 5)
         number = None if signal is None else number_of(signal)
         value = int(code) if code is not None else -(number or 0)

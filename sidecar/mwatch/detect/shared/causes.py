@@ -81,13 +81,17 @@ _FILES = frozenset(
     }
 )  # fmt: skip
 _PROGRAMMING = _NAMES | {
-    "ArgumentError", "ArgumentTypeError", "AssertionError", "AttributeError",
-    "ConfigAttributeError", "ConfigKeyError", "IndexError", "InstantiationException",
+    "AssertionError", "AttributeError",
+    "IndexError", "InstantiationException",
     "JSONDecodeError", "KeyError", "LookupError", "NotImplementedError", "OverflowError",
     "ParserError", "RecursionError", "ScannerError", "StopIteration", "TabError",
-    "TypeError", "UnicodeDecodeError", "UnicodeEncodeError", "ValidationError", "ValueError",
+    "TypeError", "UnicodeDecodeError", "UnicodeEncodeError", "ValueError",
     "ZeroDivisionError",
 }  # fmt: skip
+_SETTINGS = re.compile(
+    r"\w*(?:[Cc]onfig|Configuration|Argument|Validation|Mismatch|Unsupported)\w*(?:Error|Exception)"
+)
+"""Names of exceptions about wrong settings."""
 _INNER = re.compile(r"\b([A-Za-z_]\w{0,60}(?:Error|Iteration))\b(?:: |\()")
 _INTERPRETER = re.compile(
     r"missing \d+ required (?:positional|keyword)|unexpected keyword argument"
@@ -148,13 +152,13 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
     Cause.STARTED_FROM_RANDOM: ("checkpoint-none-found", "checkpoint-tracker-missing"),
     Cause.STORAGE: (
         "checkpoint-write-failed", "checkpoint-worker-failed", "checkpoint-rank-failed",
-        "checkpoint-save-overlap", "checkpoint-delete-failed", "data-hub-throttled",
+        "checkpoint-save-overlap", "checkpoint-delete-failed",
     ),
     Cause.USER_ERROR: (
         # the same for every checkpoint of the run: an older one does not help
         "checkpoint-weights-only", "checkpoint-no-rng-state", "checkpoint-no-optimizer",
-        "checkpoint-version-invalid", "checkpoint-required-missing", "checkpoint-shape-differs",
-        "checkpoint-keys-differ", "checkpoint-arguments-differ", "checkpoint-format-flag",
+        "checkpoint-version-invalid", "checkpoint-required-missing",
+        "checkpoint-arguments-differ", "checkpoint-format-flag",
         # limits of the pod or the job's own settings
         "ib-memory-lock", "nccl-no-interface", "nccl-topology-missing", "process-too-many-files",
         "process-no-threads", "storage-permission", "object-store-denied", "k8s-container-start",
@@ -165,25 +169,33 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         "cuda-illegal-address", "cuda-misaligned-address", "cuda-launch-failure",
         "cuda-illegal-instruction", "cublas-execution-failed", "cudnn-failed", "te-cublas-error",
         "te-cudnn-error", "te-cuda-error", "wandb-failed", "data-streaming-stale",
-        "store-port-in-use", "nccl-bootstrap-mismatch",
+        "nccl-bootstrap-mismatch", "process-bus-error", "process-illegal-instruction",
         # another process died first
         "dataloader-exited", "gloo-peer-closed", "remote-error", "nccl-remote-error",
         "nccl-peer-closed", "nccl-connect-refused", "nccl-unhandled-cuda", "nccl-cuda-failure",
         "k8s-crash-loop", "k8s-backoff-limit",
     ),
-    Cause.FABRIC: ("dns-failure", "etcd-unreachable"),
+    Cause.FABRIC: (
+        "dns-failure", "etcd-unreachable", "hub-unreachable", "rendezvous-timeout",
+        "store-barrier-timeout", "store-clients-missing", "store-connect-timeout",
+        "store-port-in-use",
+    ),
     Cause.SLOW: ("nccl-uses-tcp", "nccl-no-ib-device", "k8s-readiness-failed"),
-    Cause.KILLED: ("process-killed", "k8s-liveness-failed", "elastic-death-signal"),
+    Cause.KILLED: (
+        "process-killed", "process-terminated", "k8s-liveness-failed", "elastic-death-signal",
+        "slurm-time-limit", "slurm-step-cancelled", "batch-limit",
+    ),
     Cause.OOM: ("k8s-oom-killed", "slurm-out-of-memory"),
-    Cause.DELETED_BY_USER: ("keyboard-interrupt",),
-    Cause.IMAGE: ("k8s-image-pull",),
+    Cause.DELETED_BY_USER: ("keyboard-interrupt", "slurm-cancelled"),
+    Cause.IMAGE: ("k8s-image-pull", "container-image-failed"),
     Cause.UNSCHEDULABLE: (
         "k8s-unschedulable", "k8s-no-gpu-free", "k8s-no-rdma-free", "k8s-quota-exceeded",
+        "ray-unschedulable",
     ),
-    Cause.VOLUME: ("k8s-mount-failed", "k8s-claim-missing"),
+    Cause.VOLUME: ("k8s-mount-failed", "k8s-claim-missing", "container-mount-failed"),
     Cause.PREEMPTED: ("k8s-preempted", "slurm-preempted"),
     Cause.DRAINED: ("k8s-node-shutdown",),
-    Cause.FINISHED_EARLY: ("k8s-deadline", "slurm-time-limit"),
+    Cause.FINISHED_EARLY: ("k8s-deadline",),
 }  # fmt: skip
 """Cause by id of the entry, where its runbook names the wrong one."""
 
@@ -271,7 +283,7 @@ def cause_of_error(
         return Cause.KILLED
     if name in ("MemoryError", "OutOfMemoryError"):
         return Cause.OOM
-    if name in _PROGRAMMING:
+    if name in _PROGRAMMING or _SETTINGS.fullmatch(name):
         return Cause.USER_ERROR
     may_pass = not name or _OUTSIDE.search(name) or _PASSING.search(message)
     return Cause.CRASH if has_worked or may_pass else Cause.USER_ERROR

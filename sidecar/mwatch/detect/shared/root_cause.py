@@ -240,14 +240,18 @@ class _Seen:
         return RootCause(cause_of(seen.entry), seen.at, seen, self._report, confidence=0.6)
 
     def _first_cascade(self) -> FaultSeen | None:
-        """Prefer a collective that timed out to a launcher that tidies up."""
+        """Prefer a collective that timed out, or NCCL's network, to a launcher that tidies up."""
         cascades = [
             seen for seen in self._faults
             if seen.entry is not None and seen.entry.role is Role.CASCADE
             and cause_of(seen.entry) in (Cause.HANG, Cause.FABRIC, Cause.KILLED, Cause.LOST_POD)
         ]  # fmt: skip
-        hangs = [seen for seen in cascades if seen.entry and cause_of(seen.entry) is Cause.HANG]
-        return min(hangs or cascades, key=self._order, default=None)
+        firm = [
+            seen for seen in cascades
+            if seen.entry
+            and (cause_of(seen.entry) is Cause.HANG or seen.fault.id == "nccl-net-warning")
+        ]  # fmt: skip
+        return min(firm or cascades, key=self._order, default=None)
 
     def any_cause(self) -> RootCause | None:
         """Only consequences were printed, and no exit was observed."""
