@@ -172,3 +172,42 @@ def test_a_terminal_without_unicode_gets_escapes(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=60)
     assert err == ""
     assert "Flux is drained \\u26a1" in out
+
+
+def test_a_pasted_line_shows_the_best_entry_and_the_others() -> None:
+    line = "w1:7:9 [0] misc/socket.cc:48 NCCL WARN Call to connect failed : Connection timed out"
+    text = run(line).stdout
+    assert text.startswith("nccl-connect-timeout: ")
+    assert "It also matches:" in text
+    assert text.index("nccl-connect-refused") < text.index("nccl-warning")
+    found = [entry["id"] for entry in json.loads(run(line, "--json").stdout)]
+    assert found == ["nccl-connect-timeout", "nccl-connect-refused", "nccl-warning"]
+
+
+def test_a_pasted_line_of_the_kernel_is_found_by_its_xid() -> None:
+    line = "[5.2] NVRM: Xid (PCI:0000:c1:00): 79, pid=1, GPU has fallen off the bus."
+    assert run(line).stdout.startswith("xid-79: ")
+
+
+def test_a_pasted_traceback_is_read_line_by_line() -> None:
+    text = (
+        "Traceback (most recent call last):\n[rank3]: OSError: [Errno 28] No space left on device"
+    )
+    assert run(text).stdout.startswith("storage-full: ")
+
+
+def test_a_word_lists_the_entries_that_have_it() -> None:
+    found = json.loads(run("nccl", "--json").stdout)
+    assert len(found) > 20
+    assert all(
+        "nccl" in " ".join([e["id"], e["title"], *e["patterns"], e["fix"]]).lower() for e in found
+    )
+    table = run("NCCL", "--role", "root").stdout.splitlines()
+    assert table[0].split()[0] == "ID"
+    assert all(line.split()[1] == "root" for line in table[1:])
+
+
+def test_several_words_must_all_be_there() -> None:
+    found = {entry["id"] for entry in json.loads(run("shared segment", "--json").stdout)}
+    assert "nccl-shared-memory" in found
+    assert "nccl-warning" not in found

@@ -63,7 +63,7 @@ SURFACE = {
     | {"--multi-latent-attention", "--mtp-num-layers", "--fp8-param-gather"}
     | {"--pipeline-model-parallel-layout"},
     "checkpoints": HELP | CLUSTER | {"DIR|JOB", "--json"},
-    "faults": HELP | {"ID", "--json", "--role", "--blame", "--catalogue"},
+    "faults": HELP | {"FAULT", "--json", "--role", "--blame", "--catalogue"},
 }
 # Typer brings its own copy of click, whose types have no public name.
 PROGRAM: Any = get_command(app)

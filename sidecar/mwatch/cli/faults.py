@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch faults`: lists the fault catalogue, or explains one entry of it.
+"""`mwatch faults`: lists the fault catalogue, explains one entry, or finds entries by a text.
 
-Exit codes: 0 done, 2 unknown id, bad catalogue file or bad usage.
+Exit codes: 0 done, 2 nothing found, bad catalogue file or bad usage.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ _AVOIDANCE = {
 
 
 def faults(
-    fault_id: Annotated[
-        str | None, argument("ID", "Explain this entry: xid-79, xid79 or 79.")
+    text: Annotated[
+        str | None,
+        argument("FAULT", "Explain an id (xid-79 or 79), a pasted log line, or find a word."),
     ] = None,
     *,
     as_json: AsJson = False,
@@ -58,25 +59,36 @@ def faults(
 ) -> None:
     """List the faults that mwatch knows, or explain one.
 
-    The column RESTART shows whether a restart helps: yes, no, maybe, or elsewhere (on other nodes).
+    A log line shows the entry that matches it best, and the others that match. A word shows the
+    entries with that word in their id, title, patterns or fix. The column RESTART shows whether a
+    restart helps: yes, no, maybe, or elsewhere (on other nodes).
 
     Example: mwatch faults xid-79
+
+    Example: mwatch faults "NCCL WARN Call to connect failed : Connection timed out"
+
+    Example: mwatch faults nccl --role root
 
     Example: mwatch faults --role root --blame gpu
     """
     entries = _load(catalogue or ())
-    if fault_id is None:
-        shown = [
-            entry
-            for entry in entries
-            if role in (None, entry.role) and blame in (None, entry.blame)
-        ]
-        write(json.dumps([_plain(each) for each in shown], indent=2) if as_json else _table(shown))
+    entry = None if text is None else _by_id(text, entries)
+    if entry is not None:
+        if role is not None or blame is not None:
+            _fail("give an ID or a filter, not both")
+        write(json.dumps(_plain(entry), indent=2) if as_json else _explanation(entry))
         return
-    if role is not None or blame is not None:
-        _fail("give an ID or a filter, not both")
-    entry = _find(fault_id, entries)
-    write(json.dumps(_plain(entry), indent=2) if as_json else _explanation(entry))
+    chosen = [e for e in entries if role in (None, e.role) and blame in (None, e.blame)]
+    if text is None:
+        shown, is_line = chosen, False
+    else:
+        shown, is_line = _search(text, chosen)
+    if as_json:
+        write(json.dumps([_plain(each) for each in shown], indent=2))
+    elif is_line or (text is not None and len(shown) == 1):
+        write(_best_first(shown))
+    else:
+        write(_table(shown))
 
 
 def _load(extra: Sequence[Path]) -> tuple[CatalogueEntry, ...]:
@@ -88,18 +100,39 @@ def _load(extra: Sequence[Path]) -> tuple[CatalogueEntry, ...]:
         _fail(str(problem))
 
 
-def _find(asked: str, entries: Sequence[CatalogueEntry]) -> CatalogueEntry:
-    by_id = {entry.id: entry for entry in entries}
+def _by_id(asked: str, entries: Sequence[CatalogueEntry]) -> CatalogueEntry | None:
     name = asked.strip().lower()
     if number := re.fullmatch(r"(?:xid)?[ _-]?0*([0-9]{1,4})", name):
         name = f"xid-{number[1]}"
-    if name not in by_id:
+    return next((entry for entry in entries if entry.id == name), None)
+
+
+def _search(text: str, entries: Sequence[CatalogueEntry]) -> tuple[Sequence[CatalogueEntry], bool]:
+    """The entries found, and whether the text is a log line that they match."""
+    from mwatch.parse.formats.failures import matching
+
+    matches = matching(text, entries)
+    if matches:
+        return matches, True
+    words = text.lower().split()
+    named = [entry for entry in entries if words and all(map(_all_text(entry).__contains__, words))]
+    if not named:
         from difflib import get_close_matches
 
-        near = get_close_matches(name, by_id, n=4, cutoff=0.5)
+        near = get_close_matches(text.strip().lower(), [e.id for e in entries], n=4, cutoff=0.5)
         hint = f"; similar: {', '.join(near)}" if near else ""
-        _fail(f"no entry {asked[:60]!r} in the catalogue{hint}; 'mwatch faults' lists all")
-    return by_id[name]
+        _fail(f"no entry for {text[:60]!r} in the catalogue{hint}; 'mwatch faults' lists all")
+    return named, False
+
+
+def _all_text(entry: CatalogueEntry) -> str:
+    return " ".join((entry.id, entry.title, *entry.patterns, entry.fix)).lower()
+
+
+def _best_first(entries: Sequence[CatalogueEntry]) -> str:
+    best, *others = entries
+    more = f"\n\nIt also matches:\n\n{_table(others)}" if others else ""
+    return _explanation(best) + more
 
 
 def _plain(entry: CatalogueEntry) -> dict[str, object]:

@@ -17,7 +17,7 @@ from operator import itemgetter
 from mwatch.model.event import Event, Exit, Fault
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.parse.lines.context import MAX_TEXT, Block, Context, Recogniser
-from mwatch.parse.lines.line import Line, stamp
+from mwatch.parse.lines.line import Line, split_prefix, stamp
 from mwatch.parse.lines.literals import literals, with_rare_end
 from mwatch_trainer.exits.launchers import TRIGGERS, LauncherReport, read_reports
 from mwatch_trainer.exits.signal_table import BY_NUMBER, SENT, name_of, signal_of
@@ -362,6 +362,30 @@ class FaultMatcher:
             id, role = (known.id, known.role) if known else (UNKNOWN_XID, Role.ROOT)
             fault = _fault(id, role, line, context)
             yield fault._replace(node=found["node"], gpu=found["gpu"])
+
+
+def matching(text: str, catalogue: Iterable[CatalogueEntry]) -> list[CatalogueEntry]:
+    """Return the entries that match a line of the text, the one that the reader takes first."""
+    lines = [line[:MAX_TEXT] for line in text.splitlines()]
+    xids = {int(found["xid"]) for line in lines for found in _XID.finditer(line)}
+    weights: dict[str, tuple[bool, bool, int]] = {}
+    entries = list(catalogue)
+    for entry in entries:
+        lengths = [
+            match.end() - match.start()
+            for pattern in entry.patterns
+            for line in lines
+            if any(literal in line for literal in literals(pattern))
+            for match in [
+                re.search(pattern, line) or re.search(pattern, split_prefix(line, 1).body)
+            ]
+            if match
+        ]
+        if lengths or entry.xid in xids:
+            is_benign = entry.role is Role.BENIGN
+            weights[entry.id] = (entry.xid in xids, is_benign, max(lengths, default=0))
+    found = [entry for entry in entries if entry.id in weights]
+    return sorted(found, key=lambda entry: weights[entry.id], reverse=True)
 
 
 def _as_bytes(pattern: str) -> Search | None:
