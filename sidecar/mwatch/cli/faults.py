@@ -78,7 +78,9 @@ def faults(
             _fail("give an ID or a filter, not both")
         write(json.dumps(_plain(entry), indent=2) if as_json else _explanation(entry))
         return
-    chosen = [e for e in entries if role in (None, e.role) and blame in (None, e.blame)]
+    chosen: Sequence[CatalogueEntry] = [
+        e for e in entries if role in (None, e.role) and blame in (None, e.blame)
+    ]
     if text is None:
         shown, is_line = chosen, False
     else:

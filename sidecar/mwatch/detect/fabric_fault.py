@@ -22,6 +22,7 @@ from mwatch.model.settings import Settings
 FLAP_SECONDS = 300.0  # network alerts are tolerated until there are two within five minutes
 _ONE_EVENT_SECONDS = 5.0
 _NONFATAL = "nonfatal"
+_INSIDE = "nvlink"  # runbook of the links between the GPUs of a node
 _MAX_EVIDENCE = 4
 
 
@@ -38,7 +39,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     return [
         Finding(
             detector="fabric_fault",
-            cause=Cause.FABRIC,
+            cause=_cause(first),
             severity=severity,
             summary=_summary(first, len(faults), is_outlived),
             since_time=first.at,
@@ -54,7 +55,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
             evidence=tuple(evidence.of_fault(seen) for seen in faults[:_MAX_EVIDENCE]),
             cannot_heal=severity is Severity.CRITICAL and _is_fatal(first),
             fault=first.fault.id,
-            fingerprint=f"fabric/{first.fault.id}",
+            fingerprint=f"{_cause(first)}/{first.fault.id}",
         )
     ]
 
@@ -64,6 +65,12 @@ def _is_fabric(seen: FaultSeen) -> bool:
     if entry is None or entry.role is not Role.ROOT or entry.blame is not Blame.FABRIC:
         return False
     return entry.xid is None or _NONFATAL not in seen.fault.text.lower().replace("-", "")
+
+
+def _cause(seen: FaultSeen) -> Cause:
+    """A link inside the node breaks with the node."""
+    is_inside = seen.entry is not None and seen.entry.runbook == _INSIDE
+    return Cause.HARDWARE if is_inside else Cause.FABRIC
 
 
 def _severity(
