@@ -42,15 +42,16 @@ def encode(value: Any) -> bytes:
     return msgspec.json.encode(value, enc_hook=_builtin)
 
 
-def encode_scrubbed(value: Any) -> bytes:
+def encode_scrubbed(value: Any, *, indent: int = 0) -> bytes:
     """Encode without secrets; if there may be one, each key and text is scrubbed alone."""
     try:
         data = encode(value)
-        if Scrubber().scrub(data) == data:
-            return data
-    except UnicodeEncodeError:
-        pass  # a file name that is not valid text
-    return encode(_scrubbed(to_builtins(value)))
+        has_secret = Scrubber().scrub(data) != data
+    except UnicodeEncodeError:  # a file name that is not valid text
+        has_secret = True
+    if has_secret:
+        data = encode(_scrubbed(to_builtins(value)))
+    return msgspec.json.format(data, indent=indent) if indent else data
 
 
 def _scrubbed(value: Any) -> Any:

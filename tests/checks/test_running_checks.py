@@ -20,7 +20,6 @@ from mwatch.model.checks import (
     CheckState,
     Claim,
     JobProgress,
-    KeptFields,
     Outcome,
     Running,
 )
@@ -76,7 +75,7 @@ def running(content: dict[str, Any] | None = None, *others: dict[str, Any], **mo
         "arguments": {"--save": "/data/run", "--load": "/data/run"},
         "claims": (Claim("data", "lustre", "Retain"),),
         "services": ("tensorboard",),
-        "kept": KeptFields(True, False),
+        "keeps_sidecar": True,
     }
     return Running(**{**well, **more})
 
@@ -119,7 +118,7 @@ SPEAKS: list[Case] = [
     (1, "heads", lambda: running(job(num_attention_heads="18"))),
     (1, "layers", lambda: running(job(num_layers="25"))),
     (2, "sidecar-kept", lambda: running(pruned())),
-    (2, "sidecar-kept", lambda: running(kept=KeptFields(False, False))),
+    (2, "sidecar-kept", lambda: running(keeps_sidecar=False)),
     (3, "container-name", lambda: running(rename(job(), "megatron"))),
     (4, "data-files", lambda: running(pods=pod_facts(data=(DataFile("/d", 9, None),)))),
     (4, "data-files", lambda: running(pods=pod_facts(data=(DataFile("/d", 0, 5),)))),
@@ -193,7 +192,7 @@ FINE: list[tuple[str, Callable[[], Running]]] = [
     ("early-success", lambda: running(progress=REPORTED._replace(is_done=True))),
 ]  # fmt: skip
 UNCHECKED: list[tuple[str, Callable[[], Running]]] = [
-    ("sidecar-kept", lambda: running(kept=None)),
+    ("sidecar-kept", lambda: running(keeps_sidecar=None)),
     ("data-files", lambda: running(pods={})),
     ("data-prefix", lambda: running(pods={})),
     ("data-prefix", lambda: running(pods=pod_facts(data=(DataFile("/d", None, None, True),)))),

@@ -128,7 +128,7 @@ def test_a_restart_that_failed_before_anything_was_written_is_tried_again(
 def test_a_job_that_is_deleted_in_the_middle_of_its_restart_frees_its_place(
     access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = worker.restart_in_place.__kwdefaults__
+    usual = worker.end_all_trainers.__kwdefaults__
     assert usual is not None
     monkeypatch.setitem(usual, "seconds", 0.5)
     job = fleet.make_job(access, namespace)

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import mwatch
-from mwatch.plan.machines import MACHINES
+from mwatch.model.machines import MACHINES
 from mwatch.plan.report import as_yaml
 from mwatch.plan.shape import PRESETS
 from support.repository.chart_renders import (

@@ -15,10 +15,10 @@ from functools import cache
 import pytest
 
 from mwatch.cli.plan import render
+from mwatch.model.machines import MACHINES, Cluster, GpuModel, Machine
 from mwatch.plan import check, memory, stages, storage
 from mwatch.plan.choose import Fixed, candidates, choose
 from mwatch.plan.layout import ParallelLayout, Recompute
-from mwatch.plan.machines import MACHINES, Cluster, GpuModel, Machine
 from mwatch.plan.report import CapacityPlan, PlanRequest, make, plan_json
 from mwatch.plan.shape import Experts, ModelShape
 

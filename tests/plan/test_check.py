@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from mwatch.model.machines import MACHINES, Cluster
 from mwatch.plan import check
 from mwatch.plan.layout import ParallelLayout, Recompute
-from mwatch.plan.machines import MACHINES, Cluster
 from mwatch.plan.shape import PRESETS, Experts, ModelShape
 
 TWO = Cluster(MACHINES["p4d.24xlarge"], 2)

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from mwatch.model.machines import MACHINES, Cluster
 from mwatch.plan import check, memory
 from mwatch.plan.choose import Fixed, choose, smallest
 from mwatch.plan.layout import ParallelLayout, Recompute
-from mwatch.plan.machines import MACHINES, Cluster
 from mwatch.plan.shape import PRESETS, Experts
 
 H100 = MACHINES["Standard_ND96isr_H100_v5"]

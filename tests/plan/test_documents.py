@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import pytest
 
+from mwatch.model.machines import MACHINES, Cluster, find
 from mwatch.plan import parameters, storage
 from mwatch.plan.choose import Fixed, choose, usual_batch
 from mwatch.plan.layout import ParallelLayout
-from mwatch.plan.machines import MACHINES, Cluster, find
 from mwatch.plan.shape import PRESETS
 
 H100 = MACHINES["Standard_ND96isr_H100_v5"]

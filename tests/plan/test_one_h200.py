@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 import pytest
 
+from mwatch.model.machines import H200, Cluster, Machine
 from mwatch.plan import memory, parameters, speed
 from mwatch.plan.layout import ParallelLayout, Recompute
-from mwatch.plan.machines import H200, Cluster, Machine
 from mwatch.plan.memory import footprint
 from mwatch.plan.shape import PRESETS, Experts, ModelShape
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from mwatch.cli.main import app
 from mwatch.errors import InputError
-from mwatch.plan.machines import MACHINES
+from mwatch.model.machines import MACHINES
 from mwatch.plan.shape import PRESETS
 
 ROOT = Path(__file__).resolve().parents[2]

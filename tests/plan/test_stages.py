@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from mwatch.model.machines import MACHINES, Cluster
 from mwatch.plan import check, parameters, speed, stages
 from mwatch.plan.choose import Fixed, choose
 from mwatch.plan.layout import ParallelLayout, Recompute
-from mwatch.plan.machines import MACHINES, Cluster
 from mwatch.plan.shape import PRESETS, Experts, ModelShape
 from mwatch.plan.stages import Ends
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 
+from mwatch.model.machines import H200, Cluster, Machine
 from mwatch.plan import memory, speed
 from mwatch.plan.layout import ParallelLayout, Recompute
-from mwatch.plan.machines import H200, Cluster, Machine
 from mwatch.plan.shape import PRESETS
 from mwatch.plan.stages import bubble
 

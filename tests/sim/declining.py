@@ -78,9 +78,15 @@ def slow(chance: Random) -> Plan:
     return _plan(kind, chance, shape, fault)
 
 
+_OVERDUE_SECONDS = 90.0
+"""More than the detector's least time without a checkpoint, and a reading of the folder."""
+
+
 def overdue(chance: Random) -> Plan:
+    """The run goes on for long enough after its last save to be found."""
     shape = draw_shape(chance, lines=100)
-    shape = replace(shape, save_interval=max(4, (shape.total - shape.first) // 12))
+    work = max(shape.total - shape.first, math.ceil(_OVERDUE_SECONDS / 0.6 / shape.step_seconds))
+    shape = replace(shape, total=shape.first + work, save_interval=max(4, work // 12))
     fault = Fault("overdue", iteration=some_iteration(chance, shape, 0.3, 0.4))
     return _plan("saves stop coming", chance, shape, fault)
 

@@ -230,9 +230,9 @@ def _sidecar_kept(running: Running) -> Hits:
         return [_hit(what, "mwatch inject --sidecar container, or a newer training operator")]
     if running.workload.kind not in _OF_A_CRD:
         return []
-    if running.kept is None:
+    if running.keeps_sidecar is None:
         return NotChecked(running.why(CRD, "the CRD was not read"))
-    if running.kept.restart_policy:
+    if running.keeps_sidecar:
         return []
     message = f"the CRD of {running.workload.kind} drops restartPolicy of init containers"
     return [_hit(message, "use mwatch inject --sidecar container, or auto", CheckLevel.INFO)]

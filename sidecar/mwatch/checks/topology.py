@@ -4,8 +4,6 @@
 
 Sizes that do not divide end the job in its first minute, on every GPU: DP = world / (TP x PP x CP);
 experts divide inside DP and do not matter here.
-
-EFA devices by instance type: p4d and p4de 4, p5 and p5e 32, p5en 16, p6-b200 8, each with 8 GPUs.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ from mwatch.checks.pods import (
     volume_of,
 )
 from mwatch.model.checks import Check, CheckHit, CheckLevel, Path, Replica, Workload
+from mwatch.model.machines import MACHINES
 
 _UNEVEN = (
     "--decoder-first-pipeline-num-layers",
@@ -145,10 +144,7 @@ PARALLELISM_CHECKS = (
 
 
 _EFA = "vpc.amazonaws.com/efa"
-_EFA_COUNTS = {
-    "p4d.24xlarge": 4, "p4de.24xlarge": 4, "p5.48xlarge": 32, "p5e.48xlarge": 32,
-    "p5en.48xlarge": 16, "p6-b200.48xlarge": 8,
-}  # fmt: skip
+_EFA_COUNTS = {name: machine.efa for name, machine in MACHINES.items() if machine.efa}
 _TYPE_LABEL = "node.kubernetes.io/instance-type"
 _RDMA = "rdma/ib"
 _SHM = "/dev/shm"

@@ -17,15 +17,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from mwatch.diagnose.cluster_facts import job_pods
-from mwatch.diagnose.pod_reports import PodReport, ask_sidecar
 from mwatch.errors import InputError
-from mwatch.kube.access import Access, open_access
-from mwatch.kube.jobs import find_whole, no_such_job, parse_job_name
 from mwatch.model.observation import StoredCheckpoint, StoredCheckpoints
 from mwatch.model.timeline import CheckpointStanding
 from mwatch.runtime.fanout import TimedOut, gather
@@ -40,6 +36,9 @@ from mwatch_trainer.checkpoint.listing import (
     list_checkpoints,
     looks_like_checkpoint,
 )
+
+if TYPE_CHECKING:
+    from mwatch.diagnose.pod_reports import PodReport
 
 RUNNING_SECONDS = 900.0
 """A file that changed within this time may belong to a running save; slow ones take minutes."""
@@ -261,21 +260,24 @@ def inspect_job(
     job: str, namespace: str | None, kubeconfig: str | None, context: str | None, now: float
 ) -> JobCheckpoints:
     """Raise InputError if there is no such job, KubeError if the cluster is unreachable."""
-    with closing(open_access(kubeconfig, context)) as access:
-        return inspect_job_with(access, job, namespace or access.namespace, now)
+    # A folder is read without the packages that talk to a cluster.
+    from mwatch.diagnose.cluster_facts import job_pods
+    from mwatch.diagnose.pod_reports import ask_sidecar
+    from mwatch.kube.access import open_access
+    from mwatch.kube.jobs import find_whole, no_such_job, parse_job_name
 
-
-def inspect_job_with(access: Access, job: str, namespace: str, now: float) -> JobCheckpoints:
     kind, name = parse_job_name(job)
-    found = find_whole(access, namespace, name, kind)
-    if found is None:
-        raise no_such_job(access, namespace, name)
-    asks = {
-        pod.name: partial(ask_sidecar, access, pod, body)
-        for body, pod in job_pods(access, found.job)
-        if pod.phase == "Running"
-    }
-    answers = gather(asks, seconds=_SECONDS)
+    with closing(open_access(kubeconfig, context)) as access:
+        space = namespace or access.namespace
+        found = find_whole(access, space, name, kind)
+        if found is None:
+            raise no_such_job(access, space, name)
+        asks = {
+            pod.name: partial(ask_sidecar, access, pod, body)
+            for body, pod in job_pods(access, found.job)
+            if pod.phase == "Running"
+        }
+        answers = gather(asks, seconds=_SECONDS)
     reports = [each for each in answers.values() if not isinstance(each, TimedOut)]
     return _best(name, now, reports, len(asks))
 

@@ -20,7 +20,7 @@ from mwatch.kube.errors import NoCluster
 from mwatch.kube.jobs import FoundJob, owners_of_pods, pod_labels, quotas, workload_for
 from mwatch.kube.ledger import NAME as LEDGER
 from mwatch.kube.ledger import same_job
-from mwatch.kube.native_sidecars import kept_fields
+from mwatch.kube.native_sidecars import keeps_sidecar
 from mwatch.kube.pod_pages import service_page
 from mwatch.kube.resources import (
     CLAIMS,
@@ -34,7 +34,7 @@ from mwatch.kube.resources import (
     ApiResource,
 )
 from mwatch.model import checks as names
-from mwatch.model.checks import Claim, KeptFields, OtherObject
+from mwatch.model.checks import Claim, OtherObject
 from mwatch.model.kube.facts import KubeEvent, KubeFacts, KubeQuota, event_of
 from mwatch.model.kube.fields import items, text, text_map
 from mwatch.model.kube.job import JobKind, KubeJob
@@ -98,7 +98,7 @@ class JobFacts:
     others: tuple[OtherObject, ...] = ()
     claims: tuple[Claim, ...] | None = None
     services: tuple[str, ...] | None = None
-    kept: KeptFields | None = None
+    keeps_sidecar: bool | None = None
     book: LedgerData | None = None
     controller: Mapping[str, Any] | None = None
     """What the controller reports about this job."""
@@ -132,7 +132,7 @@ def collect_facts(access: Access, found: FoundJob, now: float, *, seconds: float
         "controller": lambda: _controller(access, job),
         names.CLAIMS: lambda: _listed(access, CLAIMS, job.namespace),
         names.SERVICES: lambda: _listed(access, SERVICES, job.namespace),
-        names.CRD: lambda: kept_fields(access, job.kind),
+        names.CRD: lambda: keeps_sidecar(access, job.kind),
         "scripts": lambda: _scripts(access, found),
         "runtime": lambda: _runtime(access, found),
     }
@@ -184,7 +184,7 @@ def _facts(
         others=tuple(others),
         claims=later.get(names.CLAIMS),
         services=None if services is None else tuple(_name(each) for each in services),
-        kept=_or(answers[names.CRD], None),
+        keeps_sidecar=_or(answers[names.CRD], None),
         book=_or(answers["ledger"], None),
         controller=_or(answers["controller"], None),
         unavailable={

@@ -239,7 +239,7 @@ def running_of(facts: JobFacts, reports: Sequence[PodReport], history: JobHistor
         lists=_lists(argv),
         claims=facts.claims,
         services=facts.services,
-        kept=facts.kept,
+        keeps_sidecar=facts.keeps_sidecar,
         unavailable=_unavailable(facts, reports),
     )
 

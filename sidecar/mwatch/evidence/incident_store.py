@@ -8,15 +8,14 @@ one just written stays. Files with other names are never touched.
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from mwatch import json_codec
 from mwatch.model.incident import IncidentRecord, from_json, is_incident_id, to_json
 from mwatch.runtime.files import make_private_folder, write_private
 from mwatch_trainer.evidence.incidents import MAX_BYTES, MAX_INCIDENTS, incident_names, prune
-from mwatch_trainer.scrub.scrubber import scrub_text
 
 FILE = "incident.json"
 _MAX_RECORD_BYTES = 1 << 20
@@ -53,8 +52,8 @@ class IncidentFiles:
     def write(self, record: IncidentRecord) -> Path:
         folder = self.folder(record.id)
         make_private_folder(folder)
-        body = _scrubbed(to_json(record))
-        write_private(folder / FILE, json.dumps(body, indent=1).encode() + b"\n")
+        body = json_codec.encode_scrubbed(to_json(record), indent=1)
+        write_private(folder / FILE, body + b"\n")
         self.prune(keep=record.id)
         return folder / FILE
 
@@ -64,25 +63,16 @@ class IncidentFiles:
             try:
                 with (self._root / name / FILE).open("rb") as file:
                     data = file.read(_MAX_RECORD_BYTES)
-                records.append(from_json(json.loads(data)))
+                records.append(from_json(json_codec.decode(data)))
             except FileNotFoundError:
                 continue  # its evidence is saved before its record
-            except (OSError, ValueError, RecursionError):
+            except (OSError, ValueError):
                 broken.append(name)
         return Incidents(tuple(records), tuple(broken))
 
     def prune(self, *, keep: str | None = None) -> None:
         bounds = {"max_incidents": self._max_incidents, "max_bytes": self._max_bytes}
         prune(str(self._root), keep=keep, **bounds)
-
-
-def _scrubbed(value: Any) -> Any:
-    """Scrub each text, so that it stays the same JSON."""
-    if isinstance(value, str):
-        return scrub_text(value)
-    if isinstance(value, dict):
-        return {key: _scrubbed(inner) for key, inner in value.items()}
-    return [_scrubbed(each) for each in value] if isinstance(value, list) else value
 
 
 _MAX_WAITING = 256

@@ -72,7 +72,7 @@ def analyse(
     moments = (dump.last_at for dump in positions.dumps.values())
     last_at = max((at for at in moments if at is not None), default=None)
     places = {
-        rank: RankPlace(rank, SignState.UNKNOWN, last_text(positions, rank), ())
+        rank: RankPlace(rank, SignState.UNKNOWN, last_text(positions, rank))
         for rank in positions.dumps
     }
     unknown = Analysis(
@@ -168,17 +168,16 @@ def _places(chains: Chains, blamed: list[BlamedRank]) -> dict[int, RankPlace]:
     found = {}
     for rank in sorted({*positions.dumps, *blamed_by_rank}):
         meeting = positions.meeting(rank) if rank in positions.dumps else None
-        for_whom = chains.held[meeting].by if meeting is not None else ()
         if rank in blamed_by_rank:
             state, text = blamed_by_rank[rank].state, blamed_by_rank[rank].text
         elif meeting is not None:
-            others = [each for each in for_whom if each != rank]
+            others = [each for each in chains.held[meeting].by if each != rank]
             text = f"rank {rank} waits in {meeting_text(positions, meeting)}"
             text += f" for {ranks_text(others)}" if others else ""
             state, text = SignState.STUCK, text + clock(positions.current[rank].at)
         else:
             state, text = SignState.UNKNOWN, f"waits in nothing; {last_text(positions, rank)}"
-        found[rank] = RankPlace(rank, state, text, tuple(each for each in for_whom if each != rank))
+        found[rank] = RankPlace(rank, state, text)
     return found
 
 

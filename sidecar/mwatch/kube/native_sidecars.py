@@ -21,7 +21,6 @@ from mwatch.kube.resources import (
     STATEFUL_SETS,
     ApiResource,
 )
-from mwatch.model.checks import KeptFields
 from mwatch.model.kube.fields import items, part, text
 from mwatch.model.kube.job import JobKind
 
@@ -31,8 +30,9 @@ _RUNTIMES = ApiResource("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", 
 _IMAGE = "mwatch"
 
 
-def kept_fields(access: Access, kind: JobKind) -> KeptFields | None:
-    """Which fields of an init container the schema of the job's CRD keeps; None: not known."""
+def keeps_sidecar(access: Access, kind: JobKind) -> bool | None:
+    """Whether the schema of the job's CRD keeps the restart policy that makes an init container a
+    native sidecar; None: not known."""
     resource = OF_KIND[kind]
     if kind in (JobKind.JOB, JobKind.STATEFUL_SET):
         return None
@@ -45,12 +45,7 @@ def kept_fields(access: Access, kind: JobKind) -> KeptFields | None:
         if text(each, "name") == resource.version
         for fields in _init_fields(part(each, "schema", "openAPIV3Schema"))
     ]
-    if not found:
-        return None
-    return KeptFields(
-        all("restartPolicy" in each for each in found),
-        all("restartPolicyRules" in each for each in found),
-    )
+    return all("restartPolicy" in each for each in found) if found else None
 
 
 def _init_fields(schema: Any) -> list[Mapping[str, Any]]:

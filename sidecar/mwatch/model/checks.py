@@ -117,13 +117,6 @@ class Claim(NamedTuple):
     reclaim: str  # `Delete`, `Retain`; empty: unknown
 
 
-class KeptFields(NamedTuple):
-    """Which fields of an init container the CRD of the job's kind keeps."""
-
-    restart_policy: bool
-    restart_rules: bool
-
-
 class JobProgress(NamedTuple):
     """Progress by logs and sidecars."""
 
@@ -157,7 +150,7 @@ class Running:
     """Arguments with several values: the data paths."""
     claims: tuple[Claim, ...] | None = None
     services: tuple[str, ...] | None = None  # names in the namespace
-    kept: KeptFields | None = None
+    keeps_sidecar: bool | None = None
     unavailable: Mapping[str, str] = field(default_factory=dict)
     """Why something could not be read, by name."""
 

@@ -84,7 +84,6 @@ class RankPlace(NamedTuple):
     rank: int
     state: SignState  # STUCK: it waits in an operation. UNKNOWN: it waits in none, or left no dump.
     text: str
-    waits_for: tuple[int, ...]
 
 
 class GroupPlace(NamedTuple):

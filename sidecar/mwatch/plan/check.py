@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
+from mwatch.model.machines import Cluster
 from mwatch.plan import memory, stages
 from mwatch.plan.layout import ParallelLayout, Recompute
-from mwatch.plan.machines import Cluster
 from mwatch.plan.shape import ModelShape
 from mwatch.plan.stages import bubble
 

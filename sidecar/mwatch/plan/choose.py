@@ -20,10 +20,11 @@ from itertools import product, takewhile
 from typing import Any, NamedTuple
 
 from mwatch.errors import InputError
-from mwatch.plan import machines, memory, parameters, speed, stages, storage
+from mwatch.model import machines
+from mwatch.model.machines import MACHINES, Cluster, GpuModel, Machine
+from mwatch.plan import memory, parameters, speed, stages, storage
 from mwatch.plan.check import divisors, holds
 from mwatch.plan.layout import ParallelLayout, Recompute
-from mwatch.plan.machines import MACHINES, Cluster, GpuModel, Machine
 from mwatch.plan.shape import PRESETS, Experts, ModelShape, Preset, find_preset
 from mwatch.plan.storage import TIERS, Store
 

@@ -14,11 +14,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from mwatch.errors import InputError
+from mwatch.model.machines import Cluster, Machine
 from mwatch.plan import check, choose, memory, parameters, speed, storage
 from mwatch.plan import stages as pipeline_stages
 from mwatch.plan.choose import Fixed
 from mwatch.plan.layout import ParallelLayout
-from mwatch.plan.machines import Cluster, Machine
 from mwatch.plan.memory import Footprint, footprint
 from mwatch.plan.shape import GPT2_VOCABULARY, PRESETS, ModelShape
 from mwatch.plan.storage import Saving, Store

@@ -9,9 +9,9 @@ better.
 
 from __future__ import annotations
 
+from mwatch.model.machines import Cluster
 from mwatch.plan import parameters, stages
 from mwatch.plan.layout import ParallelLayout, Recompute
-from mwatch.plan.machines import Cluster
 from mwatch.plan.memory import tokens
 from mwatch.plan.shape import ModelShape
 from mwatch.plan.stages import bubble

@@ -99,7 +99,7 @@ _LOOK_SECONDS = 0.25
 _WORKERS = 64
 
 
-def restart_in_place(
+def end_all_trainers(
     pods: Sequence[PodAddress],
     token: str,
     *,
@@ -263,7 +263,7 @@ class RestartWorker:
         if tried:
             waiting = self._server.waiting(task.key, step.attempt)
             return "" if waiting >= {each.pod for each in task.pods} else tried
-        return restart_in_place(
+        return end_all_trainers(
             task.pods, task.token, attempt=step.attempt, reason=task.reason,
             waiting=lambda: self._server.waiting(task.key, step.attempt), may_act=self._may,
             clock=self._clock, wait=self._wait,

@@ -392,7 +392,9 @@ _ASK_SECONDS = 5.0
 _KINDS = {each.value: each for each in RestartOutcome}
 
 
-def restart_in_place(ask: Ask, order: RestartOrder, *, is_check: bool = False) -> RestartAnswer:
+def ask_wrapper_to_restart(
+    ask: Ask, order: RestartOrder, *, is_check: bool = False
+) -> RestartAnswer:
     """Ask the wrapper to end its trainer and start the next attempt in the same pod.
 
     The wrapper decides: only in act mode, only for the named attempt, and only once. `is_check`:
@@ -435,7 +437,7 @@ def restart_with_evidence(
     def ask_wrapper(request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
         return ask(str(volume), request, seconds)
 
-    check = restart_in_place(ask_wrapper, order, is_check=True)
+    check = ask_wrapper_to_restart(ask_wrapper, order, is_check=True)
     if check.outcome is not RestartOutcome.ACCEPTED:
         return check
     saved = None
@@ -443,4 +445,4 @@ def restart_with_evidence(
         saved = evidence.ask(f"before a restart in place by {order.who}: {order.reason}")
         if saved is not None:
             evidence.manifest(saved, _EVIDENCE_SECONDS)
-    return restart_in_place(ask_wrapper, order)._replace(evidence=saved)
+    return ask_wrapper_to_restart(ask_wrapper, order)._replace(evidence=saved)
