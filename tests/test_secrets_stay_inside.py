@@ -114,7 +114,7 @@ COMMANDS = [
 
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("words_of", COMMANDS, ids=" ".join)
-def test_a_log_recorded_without_mwatch_is_told_without_them(
+def test_a_log_recorded_without_mwatch_is_reported_without_them(
     tmp_path: Path, words_of: list[str]
 ) -> None:
     done = bare(tmp_path)
@@ -178,7 +178,7 @@ def test_the_sidecar_keeps_them_out_of_all_that_it_serves_sends_and_writes(tmp_p
         assert modes(folder) == {0o600, 0o700}
 
 
-def test_the_wrapper_tells_none_of_them_over_its_socket(tmp_path: Path) -> None:
+def test_the_wrapper_shows_none_of_them_over_its_socket(tmp_path: Path) -> None:
     with planted(tmp_path) as (volume, alive):
         for request in ({"op": "status"}, {"op": "dump", "id": "d", "seconds": 5}):
             answer = ask(str(volume), request, 20)

@@ -197,7 +197,7 @@ def test_a_hang_of_512_pods_is_one_page_and_one_message(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("amtool")
 @pytest.mark.timeout(SECONDS)
-def test_a_controller_that_may_not_act_is_told_once_and_not_for_each_run_it_leaves(
+def test_a_controller_that_may_not_act_is_reported_once_and_not_for_each_run_it_leaves(
     tmp_path: Path,
 ) -> None:
     held = [firing("MwatchRestartHeld", run=f"gpt-{number}") for number in range(3)]

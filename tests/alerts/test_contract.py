@@ -116,7 +116,7 @@ def test_a_page_is_for_the_run_and_not_for_a_pod(each: Rule) -> None:
         assert each.grouped_by <= PER_RUN
 
 
-def test_every_detector_is_heard() -> None:
+def test_every_detector_is_noticed() -> None:
     heard = {
         word
         for each in ALERTS

@@ -122,7 +122,7 @@ def test_a_hang_seen_by_512_pods_is_one_alert(promtool: Path, tmp_path: Path) ->
     check(promtool, tmp_path, series, ONE_PAGE)
 
 
-def test_a_run_that_8_sidecars_and_2_controllers_tell_of_is_paged_and_counted_once(
+def test_a_run_that_8_sidecars_and_2_controllers_report_is_paged_and_counted_once(
     promtool: Path, tmp_path: Path
 ) -> None:
     series = [each for number in range(8) for each in stalled_pod(number)]

@@ -70,7 +70,7 @@ def test_polls_are_counted(sidecars: Sidecars) -> None:
     assert body["counts"] == {"GET /v1/snapshot": 3}
 
 
-def test_a_pod_stops_when_it_is_told_to(sidecars: Sidecars) -> None:
+def test_a_pod_stops_when_it_is_asked_to(sidecars: Sidecars) -> None:
     _, body = split(sidecars.order("POST", "/stop", b'{"pod": 1}'))
     _, answer = split(sidecars.answer(place(1).address, "GET", "/v1/snapshot"))
     assert answer["beats"][0][6] <= body["at"]

@@ -89,7 +89,7 @@ def test_what_seldom_changes_is_sent_once(job: Fleet) -> None:
     assert again.wrapper is None and again.stored is None and again.events == ()
 
 
-def test_a_cursor_of_another_life_gets_everything_and_is_told_of_a_gap(job: Fleet) -> None:
+def test_a_cursor_of_another_life_gets_everything_and_learns_of_a_gap(job: Fleet) -> None:
     found = read(PodPage(place(1), job), 10.0, "another.7")
     assert found.gap and found.wrapper is not None
 

@@ -62,7 +62,7 @@ def test_a_failed_fetch_leaves_nothing(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]
 
 
-def test_a_machine_without_apt_is_told_by_name(tmp_path: Path) -> None:
+def test_a_machine_without_apt_is_identified_by_name(tmp_path: Path) -> None:
     def absent(command: Sequence[str], folder: Path, seconds: float) -> None:
         raise CommandAbsent(f"this machine has no {command[0]}")
 

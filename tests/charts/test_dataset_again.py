@@ -66,7 +66,7 @@ def test_files_that_came_or_changed_since_then_are_seen(tmp_path: Path) -> None:
     assert pair(dataset)[0][:6] == b"e\0n\0o\0", "of the same size, and another text"
 
 
-def test_what_an_earlier_wish_has_left_is_told_of(tmp_path: Path) -> None:
+def test_what_an_earlier_request_has_left_is_reported(tmp_path: Path) -> None:
     dataset = own(tmp_path, perOutput=1)
     put(dataset, "a.jsonl", "one")
     put(dataset, "b.jsonl", "two").touch()

@@ -132,7 +132,7 @@ def test_a_folder_without_such_files_is_refused(dataset: Dataset) -> None:
     assert ran.code == 2 and "no *.parquet in train/chunk1" in ran.said
 
 
-def test_a_claim_that_is_too_small_is_told_before_the_first_byte(
+def test_a_claim_that_is_too_small_is_reported_before_the_first_byte(
     dataset: Dataset, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def huge(handler: Any, folder: str, query: str) -> None:

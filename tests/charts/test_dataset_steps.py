@@ -232,7 +232,7 @@ def test_our_own_tool_makes_the_pairs_too(tmp_path: Path, key: str) -> None:
     assert list((dataset.folder / ".work").iterdir()) == []
 
 
-def test_megatrons_tool_is_told_to_take_the_files_where_it_would_ask_the_hub(
+def test_megatrons_tool_is_asked_to_take_the_files_where_it_would_ask_the_hub(
     dataset: Dataset,
 ) -> None:
     tool = dataset.megatron / "tools" / "preprocess_data.py"

@@ -114,7 +114,7 @@ def test_an_unknown_id_names_its_neighbours_in_one_line() -> None:
     assert "cuda-out-of-memory" in done.stderr
 
 
-def test_an_id_like_nothing_is_told_so() -> None:
+def test_an_id_like_nothing_is_informed() -> None:
     done = run("qqqqqqqqqqqqqqqq")
     assert done.exit_code == 2
     assert "near it" not in done.stderr

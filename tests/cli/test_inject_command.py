@@ -149,7 +149,7 @@ def test_the_form_of_the_sidecar_is_what_the_cluster_keeps() -> None:
     assert choose("container", ["JobSet"], lambda _: True) == ("container", [])
 
 
-def test_a_cluster_that_does_not_let_us_ask_is_said() -> None:
+def test_a_cluster_that_does_not_let_us_ask_is_reported() -> None:
     def forbidden(_: str) -> bool | None:
         raise NoPermission("may not create pytorchjobs; ask for that right")
 

@@ -47,7 +47,7 @@ def test_diagnose_answers_in_one_screen(killed: Path) -> None:
     assert "\x1b" not in done.stdout
 
 
-def test_replay_tells_the_whole_story(killed: Path) -> None:
+def test_replay_prints_the_whole_story(killed: Path) -> None:
     done = mwatch("replay", killed)
     assert (done.returncode, done.stderr) == (1, "")
     for title in ("TIMELINE", "ATTEMPTS", "FINDINGS", "MWATCH", "GOODPUT"):

@@ -74,7 +74,7 @@ def test_the_page_may_be_written_elsewhere_with_another_title(kept: Path, tmp_pa
     assert not (kept / "report.html").exists()
 
 
-def test_json_tells_where_the_page_is_and_what_it_says(kept: Path, tmp_path: Path) -> None:
+def test_json_shows_where_the_page_is_and_what_it_says(kept: Path, tmp_path: Path) -> None:
     done = run(tmp_path, str(kept), "--json")
     said = json.loads(done.stdout)
     assert said["bytes"] == (kept / "report.html").stat().st_size
@@ -121,7 +121,7 @@ def test_bad_input_is_exit_2_in_one_line(tmp_path: Path, arguments: list[str], s
     assert not list(tmp_path.rglob("*.html"))
 
 
-def test_a_folder_that_may_not_be_written_to_is_told_with_its_mend(kept: Path) -> None:
+def test_a_folder_that_may_not_be_written_to_is_reported_with_its_fix(kept: Path) -> None:
     kept.chmod(0o555)
     try:
         done = run(kept, str(kept), is_unprivileged=True)

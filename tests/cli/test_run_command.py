@@ -226,7 +226,7 @@ def test_metrics_are_served_while_it_runs(tmp_path: Path) -> None:
         until(has_iteration)
 
 
-def test_a_command_that_is_not_there_is_said_plainly(tmp_path: Path) -> None:
+def test_a_command_that_is_not_there_is_reported_plainly(tmp_path: Path) -> None:
     env = environment(PATH="/usr/bin:/bin")
     ended = run(command(tmp_path, "--act", then=["no-such-program"]), tmp_path, env=env)
     assert ended.code == 127

@@ -173,7 +173,7 @@ def test_a_watcher_that_was_stopped_does_not_blame_the_trainer(tmp_path: Path) -
     assert ended.of("incident") == []
 
 
-def test_training_goes_on_when_nobody_reads_what_is_said(tmp_path: Path) -> None:
+def test_training_goes_on_when_nobody_reads_what_is_reported(tmp_path: Path) -> None:
     """`mwatch run ... 2>&1 | head -1`"""
     reading, writing = os.pipe()
     line = command(tmp_path, then=trainer("--train-iters", "40", "--then", "kill"))
@@ -213,7 +213,7 @@ def test_what_is_given_on_standard_input_and_other_files_reaches_the_command(
     assert done.stdout == b"by stdin\nby another file\n"
 
 
-def test_a_run_folder_that_is_deleted_is_told_and_training_goes_on(tmp_path: Path) -> None:
+def test_a_run_folder_that_is_deleted_is_reported_and_training_goes_on(tmp_path: Path) -> None:
     line = trainer("--train-iters", "80", "--step-seconds", "0.03", "--then", "")
     with started(command(tmp_path, then=line), tmp_path) as running:
         running.starts()
@@ -235,7 +235,7 @@ def run_on_a_full_disk(folder: Path, line: list[str]) -> subprocess.CompletedPro
     )  # fmt: skip
 
 
-def test_a_disk_that_is_full_is_told_and_training_comes_to_its_end(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_is_reported_and_training_comes_to_its_end(tmp_path: Path) -> None:
     line = command(tmp_path, then=trainer("--train-iters", "60"))
     done = run_on_a_full_disk(tmp_path, line)
     assert done.returncode == 0, done.stderr.decode()
@@ -244,7 +244,7 @@ def test_a_disk_that_is_full_is_told_and_training_comes_to_its_end(tmp_path: Pat
     assert b"cannot write" in done.stderr
 
 
-def test_acting_does_not_start_anew_what_has_finished_unseen(tmp_path: Path) -> None:
+def test_acting_does_not_restart_what_has_finished_unnoticed(tmp_path: Path) -> None:
     """The log has no room for the last lines, and there is no probe: only the wrapper knows."""
     line = command(tmp_path, "--act", "--no-probe", then=trainer("--train-iters", "60"))
     done = run_on_a_full_disk(tmp_path, line)
@@ -282,7 +282,7 @@ def test_a_flood_of_output_is_passed_on_and_its_end_is_understood(tmp_path: Path
     assert (story["iteration"], story["verdict"]["cause"]) == (100, "finished")
 
 
-def test_last_words_without_an_end_are_heard(tmp_path: Path) -> None:
+def test_last_words_without_an_end_are_noticed(tmp_path: Path) -> None:
     ended = run(command(tmp_path, then=trainer("--then", "unfinished")), tmp_path)
     assert ended.code == 3
     assert ended.story["verdict"]["cause"] in ("crash", "unknown", "user_error")

@@ -117,7 +117,7 @@ def job(yard: Yard) -> Iterator[Training]:
     yard.end(started)
 
 
-def test_missing_data_is_said_in_a_sentence_before_the_trainer_starts(job: Training) -> None:
+def test_missing_data_is_reported_in_a_sentence_before_the_trainer_starts(job: Training) -> None:
     missing = f"data: /data/{PREFIX}.idx: No such file or directory; each .bin needs its .idx"
     job.wait(lambda: missing in job.log(job.pod("master"), "data"), missing, 180)
     assert job.runs() == []

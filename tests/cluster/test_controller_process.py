@@ -141,7 +141,7 @@ def test_two_pods_are_joined_into_one_job_and_a_stopped_rank_is_found(
     assert not lease.get("holderIdentity")
 
 
-def test_once_tells_all_jobs_and_leaves_by_what_it_saw(plane: ControlPlane, access: Access) -> None:
+def test_once_shows_all_jobs_and_leaves_by_what_it_saw(plane: ControlPlane, access: Access) -> None:
     namespace = things.fresh_namespace(access)
     with controller(plane, "-n", namespace, "--once", "--json") as process:
         said, _ = process.communicate(timeout=40)

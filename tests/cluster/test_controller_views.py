@@ -37,7 +37,7 @@ def wants_action(watch: JobMonitor) -> bool:
     return watch.assessment is not None and watch.assessment.decision.action is not Action.NONE
 
 
-def test_a_job_that_trains_is_found_polled_and_told_of(
+def test_a_job_that_trains_is_found_polled_and_reported(
     plane: ControlPlane, job: WatchedJob
 ) -> None:
     with watching(plane.kubeconfig("admin"), job.namespace) as controller:
@@ -94,7 +94,7 @@ def test_a_snapshot_from_a_foreign_uid_is_refused(plane: ControlPlane, job: Watc
         assert controller.poll.failures["foreign"] >= 1
 
 
-def test_two_pods_that_swap_addresses_are_told_apart_by_their_uids(
+def test_two_pods_that_swap_addresses_are_distinguished_by_their_uids(
     plane: ControlPlane, access: Access, job: WatchedJob
 ) -> None:
     first, second = job.pods
@@ -106,7 +106,7 @@ def test_two_pods_that_swap_addresses_are_told_apart_by_their_uids(
         until(controller, lambda each: not each.pods[job.uids[0]].problem, job)
 
 
-def test_an_api_server_that_goes_away_is_told_and_the_pods_are_watched_on(
+def test_an_api_server_that_goes_away_is_reported_and_the_pods_are_watched_on(
     plane: ControlPlane, job: WatchedJob
 ) -> None:
     line = CutLine(plane)
@@ -154,7 +154,7 @@ def test_what_the_api_server_has_forgotten_is_read_anew(
         line.close()
 
 
-def test_a_pod_that_somebody_deletes_is_told_so_and_its_gang_is_restarted_without_budget(
+def test_a_pod_that_somebody_deletes_is_informed_and_its_gang_is_restarted_without_budget(
     plane: ControlPlane, access: Access, job: WatchedJob
 ) -> None:
     with watching(plane.kubeconfig("admin"), job.namespace) as controller:

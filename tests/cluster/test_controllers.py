@@ -73,7 +73,7 @@ def test_the_entry_of_another_job_of_the_same_name_is_not_believed(
         assert not watch.engine.record.acts
 
 
-def test_the_policy_that_a_job_names_is_used_and_a_bad_one_is_told(
+def test_the_policy_that_a_job_names_is_used_and_a_bad_one_is_reported(
     plane: ControlPlane, access: Access, job: WatchedJob
 ) -> None:
     def say(text: str) -> None:

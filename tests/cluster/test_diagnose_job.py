@@ -35,7 +35,7 @@ def on_processors(
     return done, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_64_pods_are_told_of_within_five_seconds(plane: ControlPlane, access: Access) -> None:
+def test_64_pods_are_reported_within_five_seconds(plane: ControlPlane, access: Access) -> None:
     namespace = things.fresh_namespace(access)
     job = things.make_job(access, namespace, "large", pods=PODS_OF_A_LARGE_JOB)
     things.make_node(access, "large-node")

@@ -127,7 +127,7 @@ def hangs_at_the_end(body: Any) -> bool:
     return bool(body["verdict"]["cause"] == "hang" and body["job"]["iteration"] == 12)
 
 
-def test_without_sidecars_the_logs_of_all_pods_tell_who_hangs(cluster: Kubectl) -> None:
+def test_without_sidecars_the_logs_of_all_pods_show_who_hangs(cluster: Kubectl) -> None:
     name = "plain"
     cluster.apply(pytorchjob(name, trainer("time.sleep(600)")))
     try:
@@ -142,7 +142,7 @@ def test_without_sidecars_the_logs_of_all_pods_tell_who_hangs(cluster: Kubectl) 
     assert screen.startswith("HANG since iteration 13")
 
 
-def test_a_crashed_container_is_told_from_its_previous_log(cluster: Kubectl) -> None:
+def test_a_crashed_container_is_explained_from_its_previous_log(cluster: Kubectl) -> None:
     name = "broken"
     cluster.apply(pytorchjob(name, trainer("time.sleep(600)", CRASHES)))
     try:

@@ -45,7 +45,7 @@ def bind(access: Access, namespace: str | None, user: str) -> None:
     assert access.call("POST", resource.path(namespace), body=body).is_ok
 
 
-def test_who_may_read_jobs_and_pods_alone_gets_a_verdict_and_is_told_what_is_missing(
+def test_who_may_read_jobs_and_pods_alone_gets_a_verdict_and_learns_what_is_missing(
     plane: ControlPlane, access: Access
 ) -> None:
     namespace = things.fresh_namespace(access)
@@ -66,7 +66,7 @@ def test_who_may_read_jobs_and_pods_alone_gets_a_verdict_and_is_told_what_is_mis
     theirs.close()
 
 
-def test_who_may_not_read_the_job_is_told_which_right_is_missing(
+def test_who_may_not_read_the_job_learns_which_right_is_missing(
     plane: ControlPlane, access: Access
 ) -> None:
     namespace = things.fresh_namespace(access)

@@ -143,7 +143,7 @@ def test_the_other_kinds_keep_a_native_sidecar(api: ControlPlane, kind: str) -> 
     assert asking(api)(kind) is True
 
 
-def test_a_kind_that_the_cluster_does_not_have_cannot_be_told(api: ControlPlane) -> None:
+def test_a_kind_that_the_cluster_does_not_have_is_unknown(api: ControlPlane) -> None:
     assert asking(api)("Unknown") is None
 
 

@@ -199,7 +199,7 @@ def test_the_controller_is_ready_with_the_rights_of_its_chart(place: Place) -> N
     assert "mwatch-controller" in lease
 
 
-def test_a_person_is_told_what_the_controller_says(place: Place) -> None:
+def test_a_person_learns_what_the_controller_says(place: Place) -> None:
     """By its Service, with the chart's roles for people and no others."""
     until(lambda: (place.controller().get("verdict") or {}).get("cause") == "hang", "the verdict",
           place.controller)  # fmt: skip

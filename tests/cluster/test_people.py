@@ -116,7 +116,7 @@ def test_a_job_that_mwatch_has_stopped_is_started_again(access: Access, namespac
     assert not job_of(access, namespace).is_suspended
 
 
-def test_the_mode_is_changed_and_told(access: Access, namespace: str) -> None:
+def test_the_mode_is_changed_and_reported(access: Access, namespace: str) -> None:
     fleet.make_job(access, namespace, mode="observe")
     said = JobOverrides(access, namespace).mode("train", "act", "observed well")
     assert said.body["mode"] == "act" and job_of(access, namespace).mode == "act"
@@ -215,7 +215,7 @@ def command(plane: ControlPlane, *words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_the_commands_tell_what_they_did(
+def test_the_commands_show_what_they_did(
     plane: ControlPlane, access: Access, namespace: str
 ) -> None:
     fleet.make_job(access, namespace)
@@ -245,7 +245,7 @@ def test_no_cluster_is_one_line_and_exit_code_3() -> None:
     assert result.exit_code == 3 and result.stderr.count("\n") == 1
 
 
-def test_a_person_without_the_rights_is_told_which(
+def test_a_person_without_the_rights_learns_which(
     plane: ControlPlane, access: Access, namespace: str
 ) -> None:
     fleet.make_job(access, namespace)

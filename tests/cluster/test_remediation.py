@@ -26,7 +26,7 @@ from mwatch.model.kube.restart_state import RestartState
 pytestmark = pytest.mark.timeout(150)
 
 
-def test_a_gang_goes_after_its_evidence_is_stored_and_the_wrappers_are_told(
+def test_a_gang_goes_after_its_evidence_is_stored_and_the_wrappers_are_reported(
     access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = fleet.make_job(access, namespace)
@@ -68,7 +68,7 @@ def test_a_gang_goes_after_its_evidence_is_stored_and_the_wrappers_are_told(
     controller.close()
 
 
-def test_a_checkpoint_is_chosen_when_every_pod_has_told_what_it_saw_before(
+def test_a_checkpoint_is_chosen_when_every_pod_has_reported_what_it_saw_before(
     access: Access, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One pod prints what is wrong, another what was saved."""

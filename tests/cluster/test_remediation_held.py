@@ -79,7 +79,7 @@ def test_what_a_person_keeps_back_is_done_when_they_let_go(
     controller.close()
 
 
-def test_a_halt_between_evidence_and_act_is_heard(access: Access, namespace: str) -> None:
+def test_a_halt_between_evidence_and_act_is_noticed(access: Access, namespace: str) -> None:
     controller = controller_of(access, namespace)
     tasks = controller.manager._worker
     carry_out = tasks.carry_out
@@ -119,7 +119,7 @@ def test_the_fleets_settings_keep_it_back(
     controller.close()
 
 
-def test_nothing_is_done_on_stale_sight(access: Access, namespace: str) -> None:
+def test_nothing_is_done_on_a_stale_view(access: Access, namespace: str) -> None:
     controller = controller_of(access, namespace)
     watch = controller.watches.pop(KEY)
     for age in (None, 31.0):

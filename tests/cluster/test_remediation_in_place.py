@@ -179,7 +179,7 @@ def test_where_the_fleet_forbids_it_no_pod_is_asked(
     controller.close()
 
 
-def test_evidence_that_does_not_come_is_told_and_holds_nobody_up(
+def test_evidence_that_does_not_come_is_reported_and_holds_nobody_up(
     access: Access, namespace: str, tmp_path: Path
 ) -> None:
     job = fleet.make_job(access, namespace, pods=3)

@@ -62,7 +62,7 @@ def test_an_entry_is_read_whole() -> None:
     assert entry.origin == "mine.toml:3"
 
 
-def test_the_old_key_mend_is_read_as_fix_with_a_warning() -> None:
+def test_the_deprecated_key_of_a_fix_is_read_with_a_warning() -> None:
     with pytest.warns(FutureWarning, match="mine.toml:1: key 'mend' is now called 'fix'"):
         (entry,) = read(entry_text(fix=None, mend="'Charge it.'"), "mine.toml")
     assert entry.fix == "Charge it."

@@ -62,7 +62,7 @@ def test_the_modes_are_those_of_the_wrapper() -> None:
         assert settings({"mode": mode}).mode == mode
 
 
-def test_the_run_is_the_job_where_that_is_told() -> None:
+def test_the_run_is_the_job_where_that_is_reported() -> None:
     assert settings(environ={"MWATCH_JOB": "llama"}).run == "llama"
     assert settings(environ={"MWATCH_JOB": "llama", "MWATCH_RUN": "other"}).run == "other"
 

@@ -103,6 +103,18 @@ def test_code_uses_the_words_of_the_field(find: Callable[[str], list[str]]) -> N
     assert found == []
 
 
+def test_names_of_tests_use_the_words_of_the_field() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name in re.findall(
+            r"^ *(?:async )?def (test_\w+)", path.read_text("utf-8"), re.MULTILINE
+        )
+        if any(map(NAME_PART.fullmatch, name.split("_")))
+    ]
+    assert found == []
+
+
 def test_pages_use_the_words_of_the_field() -> None:
     found: dict[str, list[str]] = {}
     for path in pages():

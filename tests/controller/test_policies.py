@@ -75,7 +75,7 @@ def test_a_config_map_with_one_key_of_another_name_is_that_policy() -> None:
         (Reply(403, {"message": "configmaps is forbidden"}), "ask for that right"),
     ],
 )
-def test_a_bad_policy_is_told_and_the_usual_one_used(answer: Reply, words: str) -> None:
+def test_a_bad_policy_is_reported_and_the_usual_one_used(answer: Reply, words: str) -> None:
     with policies(answer) as found:
         found.read()
         known = found.of(JOB)

@@ -67,7 +67,7 @@ def get(port: int, path: str, **headers: str) -> bytes:
         return body
 
 
-def test_the_jobs_are_told_with_verdict_decision_and_pods() -> None:
+def test_the_jobs_are_reported_with_verdict_decision_and_pods() -> None:
     with served(Fleet(2).run(30)) as (port, _):
         document = json.loads(get(port, "/v1/jobs"))
         assert json.loads(get(port, "/v1/jobs/ns/train"))["name"] == "train"
@@ -100,7 +100,7 @@ def test_secrets_do_not_leave() -> None:
         assert json.loads(get(port, "/v1/jobs"))["jobs"]
 
 
-def test_a_wrapper_is_answered_by_the_hands() -> None:
+def test_a_wrapper_is_answered_by_the_remediation() -> None:
     with served(Fleet(2).run(5)) as (port, hands):
         path = "/v1/jobs/ns/train/attempt"
         asked = {"Authorization": "Bearer secret", "Mwatch-Pod": "train-1", "Mwatch-After": "1",

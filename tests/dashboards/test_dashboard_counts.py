@@ -63,7 +63,7 @@ def series() -> list[dict[str, str]]:
     return [{"series": name, "values": values} for name, values in made.items()]
 
 
-def test_one_run_is_counted_once_whoever_tells_of_it(tmp_path: Path) -> None:
+def test_one_run_is_counted_once_whoever_reports_it(tmp_path: Path) -> None:
     try:
         promtool = debian_tool("prometheus", "promtool")
     except ToolMissing as error:

@@ -64,7 +64,9 @@ def test_an_age_that_nobody_knows_is_none(tmp_path: Path) -> None:
     assert found.age_seconds(found.listing.checkpoints[0]) is None
 
 
-def test_a_save_that_may_be_running_is_said_as_long_as_its_files_are_new(tmp_path: Path) -> None:
+def test_a_save_that_may_be_running_is_reported_as_long_as_its_files_are_new(
+    tmp_path: Path,
+) -> None:
     saved(tmp_path, 40, complete=False)
     track(tmp_path, 40)
     soon, later = (report(tmp_path, WRITTEN + RUNNING_SECONDS + by).notes for by in (-1, 1))
@@ -72,7 +74,7 @@ def test_a_save_that_may_be_running_is_said_as_long_as_its_files_are_new(tmp_pat
     assert not any("running" in note for note in later)
 
 
-def test_a_missing_tracker_is_said(tmp_path: Path) -> None:
+def test_a_missing_tracker_is_reported(tmp_path: Path) -> None:
     saved(tmp_path, 20)
     (note,) = report(tmp_path).notes
     assert note.startswith("there is no latest_checkpointed_iteration.txt")
@@ -86,7 +88,7 @@ def test_a_missing_tracker_is_said(tmp_path: Path) -> None:
         ("x", "latest_checkpointed_iteration.txt holds 'x', no number"),
     ],
 )
-def test_a_tracker_that_leads_nowhere_is_said(tmp_path: Path, text: str, note: str) -> None:
+def test_a_tracker_that_leads_nowhere_is_reported(tmp_path: Path, text: str, note: str) -> None:
     saved(tmp_path, 20)
     saved(tmp_path, 40, complete=False)
     track(tmp_path, text)
@@ -98,7 +100,7 @@ def test_composer_needs_no_tracker(tmp_path: Path) -> None:
     assert (report(tmp_path).exit_code, report(tmp_path).notes) == (0, ())
 
 
-def test_leftovers_are_said(tmp_path: Path) -> None:
+def test_leftovers_are_reported(tmp_path: Path) -> None:
     folder = saved(tmp_path, 20)
     track(tmp_path, 20)
     (folder / ".metadata.tmp").write_bytes(b"x")
@@ -211,16 +213,16 @@ def test_an_empty_folder_is_exit_3(tmp_path: Path) -> None:
     assert hint(tmp_path) == "the folder is empty"
 
 
-def test_a_foreign_folder_is_exit_3_and_told_what_is_known(tmp_path: Path) -> None:
+def test_a_foreign_folder_is_exit_3_and_reported_what_is_known(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"x")
     assert "iter_0000020/" in hint(tmp_path)
 
 
-def test_a_checkpoint_itself_is_told_to_go_up(tmp_path: Path) -> None:
+def test_a_checkpoint_itself_is_asked_to_go_up(tmp_path: Path) -> None:
     assert hint(saved(tmp_path, 20)).endswith(f"give the folder above it, {tmp_path}")
 
 
-def test_a_folder_of_save_folders_is_told_to_go_down(tmp_path: Path) -> None:
+def test_a_folder_of_save_folders_is_asked_to_go_down(tmp_path: Path) -> None:
     saved(tmp_path / "run-1", 20)
     saved(tmp_path / "run-2", 20)
     (tmp_path / "again").symlink_to(tmp_path)

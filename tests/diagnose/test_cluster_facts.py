@@ -70,7 +70,7 @@ def test_a_pod_that_mwatch_deletes_is_no_persons_doing() -> None:
     assert told(Method.DELETE_PODS) == []
 
 
-def test_a_pod_that_was_restarted_in_its_place_and_that_somebody_deletes_is_told() -> None:
+def test_a_pod_that_was_restarted_in_its_place_and_that_somebody_deletes_is_reported() -> None:
     assert told(Method.IN_PLACE) == [Cause.DELETED_BY_USER]
 
 

@@ -103,7 +103,7 @@ def test_the_exit_code_is_by_the_worst_of_them() -> None:
     assert fleet("unknown", "hang").exit_code == 1
 
 
-def test_a_table_has_one_line_for_each_and_tells_since_when() -> None:
+def test_a_table_has_one_line_for_each_and_shows_since_when() -> None:
     told = Fleet(BEGAN + 60.0, (of_controller(JOB, TOLD),), ("jobsets is forbidden",), 0.1)
     lines = ["".join(text for text, _ in line) for line in render(told, with_namespace=True)]
     assert len(lines) == 3

@@ -67,7 +67,7 @@ def condition(kind: str, message: str = "") -> dict[str, Any]:
     return {"conditions": [{"type": kind, "status": "True", "message": message}]}
 
 
-def test_a_healthy_run_exits_with_zero_and_tells_where_it_is() -> None:
+def test_a_healthy_run_exits_with_zero_and_shows_where_it_is() -> None:
     told = judged(healthy(), 25.0)
     assert (told.report.verdict.cause, told.exit_code) == (Cause.HEALTHY, 0)
     body = told.to_json()
@@ -106,7 +106,7 @@ def test_a_succeeded_job_is_finished_and_not_hung() -> None:
     assert (told.report.verdict.cause, told.exit_code) == (Cause.FINISHED, 0)
 
 
-def test_a_succeeded_job_that_stopped_early_is_told() -> None:
+def test_a_succeeded_job_that_stopped_early_is_reported() -> None:
     one = words("train-1", log("train-1", [(5.0 + n, iteration(n)) for n in range(1, 20)]),
                 ended=(25.0, 0, "Completed"))  # fmt: skip
     told = judged([healthy()[0], one], 60.0, status=condition("Succeeded"))
@@ -122,7 +122,7 @@ def test_a_failed_job_whose_pods_are_gone_is_a_crash_with_its_message() -> None:
     assert "1 Worker replica(s) failed" in told.report.verdict.summary
 
 
-def test_pods_that_run_and_tell_nothing_are_blindness_and_exit_with_three() -> None:
+def test_pods_that_run_and_show_nothing_are_blindness_and_exit_with_three() -> None:
     mute = [words(f"train-{n}")._replace(problem="logs are forbidden") for n in range(2)]
     told = judged(mute, 60.0)
     assert (told.report.verdict.cause, told.exit_code) == (Cause.BLIND, 3)
@@ -184,13 +184,13 @@ def test_what_mwatch_did_comes_from_the_ledger_with_the_newest_first() -> None:
     assert texts[1] == "restarted attempt 1 from checkpoint 10 (hang)"
 
 
-def test_a_ledger_of_another_job_of_that_name_tells_nothing() -> None:
+def test_a_ledger_of_another_job_of_that_name_shows_nothing() -> None:
     act = Act(BEGAN, 1, Action.RESTART, Cause.HANG, "hang", 10, 12, True)
     entry = JobEntry("another", acts=(act,))
     assert judged(healthy(), 25.0, book=LedgerData({"PyTorchJob.train": entry})).actions == ()
 
 
-def test_events_tell_where_the_ledger_may_not_be_read() -> None:
+def test_events_show_where_the_ledger_may_not_be_read() -> None:
     said = {
         "source": {"component": "mwatch"}, "reason": "Restarted", "message": "from 10",
         "involvedObject": {"uid": "job-uid"}, "lastTimestamp": "2026-05-28T20:26:45Z",
@@ -210,7 +210,7 @@ def test_the_controllers_word_and_a_pause_stand_first() -> None:
     assert [each.source for each in told.actions] == ["annotation", "controller", "controller"]
 
 
-def test_sidecars_that_may_not_be_asked_are_told_and_their_logs_are_enough() -> None:
+def test_sidecars_that_may_not_be_asked_are_reported_and_their_logs_are_enough() -> None:
     zero, one = healthy()
     refused = [
         each._replace(sidecar="pods/proxy is forbidden", is_forbidden=True) for each in (zero, one)
@@ -238,7 +238,7 @@ def test_a_job_is_named_as_kubectl_names_it(given: str, kind: JobKind | None) ->
     assert parse_job_name(given) == (kind, "gpt")
 
 
-def test_an_unknown_kind_is_told_with_those_that_are_known() -> None:
+def test_an_unknown_kind_is_reported_with_those_that_are_known() -> None:
     with pytest.raises(InputError, match="PyTorchJob"):
         parse_job_name("deployment/gpt")
 
@@ -271,6 +271,8 @@ def test_a_bundle_is_the_owners_alone_and_without_secrets(tmp_path: Path) -> Non
     assert "iteration        1/" in read["ns-train/logs/train-0.pytorch.log"]
 
 
-def test_a_bundle_that_cannot_be_written_is_said_before_anything_is_asked(tmp_path: Path) -> None:
+def test_a_bundle_that_cannot_be_written_is_reported_before_anything_is_asked(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(InputError, match="is a folder"):
         write_bundle(judged(healthy(), 25.0), tmp_path)

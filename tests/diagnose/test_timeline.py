@@ -72,7 +72,7 @@ def test_what_has_ended_is_not_waited_for() -> None:
     assert said(story).cause is Cause.FINISHED
 
 
-def test_the_reason_of_kubernetes_tells_a_kill_from_a_crash() -> None:
+def test_the_reason_of_kubernetes_shows_a_kill_from_a_crash() -> None:
     gone = words(
         "train-1", log("train-1", [(n + 5.0, iteration(n)) for n in range(1, 20)]),
         ended=(25.0, 137, "OOMKilled"),

@@ -52,7 +52,7 @@ def test_storage_that_hangs_holds_nobody(tmp_path: Path) -> None:
     os.close(descriptor)
 
 
-def test_what_could_not_be_written_is_told_at_the_next(tmp_path: Path) -> None:
+def test_what_could_not_be_written_is_reported_at_the_next(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     one = files(tmp_path / "file")
     one.write(record())

@@ -182,7 +182,7 @@ def test_a_wrapper_that_never_answers_costs_the_time_limit_and_no_more(volume: P
     gate.set()
 
 
-def test_a_folder_that_cannot_be_made_is_said(volume: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(volume: Path) -> None:
     (volume.parent / "durable").write_text("a file")
     bundle = save(volume)
     assert list(missing(bundle)) == ["everything"]

@@ -129,7 +129,7 @@ def test_closing_ends_the_thread(tmp_path: Path) -> None:
     assert not any(each.name == "mwatch-cases" for each in threading.enumerate())
 
 
-def test_what_a_dump_says_is_heard_once(tmp_path: Path) -> None:
+def test_what_a_dump_says_is_noticed_once(tmp_path: Path) -> None:
     with collecting(tmp_path) as (collector, _), wrapper(tmp_path):
         collector.wait(collector.want(ID, tmp_path / "x", 1))
         signs = [each.what for each in collector.signs() if isinstance(each.what, Sign)]
@@ -138,7 +138,7 @@ def test_what_a_dump_says_is_heard_once(tmp_path: Path) -> None:
         assert collector.signs() == []
 
 
-def test_what_a_dump_says_is_not_told_of_the_next_attempt(tmp_path: Path) -> None:
+def test_what_a_dump_says_is_not_reported_the_next_attempt(tmp_path: Path) -> None:
     with collecting(tmp_path) as (collector, attempt), wrapper(tmp_path):
         collector.wait(collector.want(ID, tmp_path / "x", 1))
         attempt.number = 2

@@ -139,7 +139,7 @@ def test_of_several_requests_the_newest_counts(tmp_path: Path) -> None:
     assert found is not None and "1 older sets" in found.notes[0]
 
 
-def test_a_damaged_dump_counts_as_missing_and_is_told(tmp_path: Path) -> None:
+def test_a_damaged_dump_counts_as_missing_and_is_reported(tmp_path: Path) -> None:
     put(tmp_path, hung(), range(4))
     whole = (tmp_path / "rank-2.flight.pickle").read_bytes()
     (tmp_path / "rank-2.flight.pickle").write_bytes(whole[: len(whole) // 2])

@@ -73,7 +73,7 @@ ANSWERS: list[tuple[dict[str, Any], OffloadResult]] = [
 
 
 @pytest.mark.parametrize(("answer", "stored"), ANSWERS)
-def test_what_the_wrapper_says_is_told(
+def test_what_the_wrapper_says_is_reported(
     bundle: Path, answer: dict[str, Any], stored: OffloadResult
 ) -> None:
     asked: list[Mapping[str, Any]] = []
@@ -86,7 +86,7 @@ def test_what_the_wrapper_says_is_told(
     assert asked == [{"op": "keep", "id": ID, "seconds": 4.0}]
 
 
-def test_a_wrapper_that_cannot_be_reached_is_said(bundle: Path) -> None:
+def test_a_wrapper_that_cannot_be_reached_is_reported(bundle: Path) -> None:
     def wrapper(request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
         raise OSError("broken pipe")
 

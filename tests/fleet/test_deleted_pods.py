@@ -46,7 +46,7 @@ def test_pods_that_stay_and_those_of_others_are_left_out() -> None:
     assert leavings.by_job({}) == {}
 
 
-def test_what_the_cluster_says_of_it_later_is_heard() -> None:
+def test_what_the_cluster_says_of_it_later_is_noticed() -> None:
     leavings = DeletedPodTracker(Clock())
     leavings.on_change(RUNS, GOES)
     why = Disruption("EvictionByEvictionAPI", "drain", 1.0)

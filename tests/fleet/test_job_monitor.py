@@ -81,7 +81,7 @@ def test_sidecars_that_do_not_answer_make_the_job_blind_and_never_hung() -> None
     assert fleet.cause == "healthy"
 
 
-def test_one_sidecar_of_many_that_does_not_answer_is_told_and_its_rank_is_not_silent() -> None:
+def test_one_sidecar_of_many_that_does_not_answer_is_reported_and_its_rank_is_not_silent() -> None:
     fleet = Fleet(4).run(60)
     fleet.pods[1].answers = False
     fleet.detectors.clear()
@@ -121,7 +121,7 @@ def test_a_pod_without_a_sidecar_is_blind_after_its_start() -> None:
     assert fleet.cause == "blind"
 
 
-def test_who_has_just_started_and_said_nothing_yet_leaves_nobody_blind() -> None:
+def test_who_has_just_started_and_reported_nothing_yet_leaves_nobody_blind() -> None:
     fleet = Fleet(2, has_probe=False, has_log=False)
     fleet.pods[-1].prints = False
     fleet.run(55)
@@ -206,7 +206,7 @@ def test_pods_of_a_restart_in_place_are_not_ours_to_lose() -> None:
     assert not fleet.watch.ours
 
 
-def test_a_policy_that_cannot_be_used_is_told_and_wakes_nobody() -> None:
+def test_a_policy_that_cannot_be_used_is_reported_and_wakes_nobody() -> None:
     fleet = Fleet(2)
     fleet.watch.policy_problem = "ConfigMap mine: hang.probe_flor: no such setting"
     fleet.run(30)
@@ -234,7 +234,7 @@ def test_a_look_that_fails_leaves_no_old_decision_to_be_acted_on(
     assert fleet.watch.assessment is None
 
 
-def test_a_pod_whose_news_cannot_be_taken_is_unseen_and_not_silent(
+def test_a_pod_whose_events_cannot_be_taken_is_unreachable_and_not_silent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fleet = Fleet(2).run(60)
@@ -265,7 +265,7 @@ def test_a_controller_that_starts_does_nothing_before_it_has_asked_every_pod() -
     assert fleet.watch.attempt == 2
 
 
-def test_what_is_told_in_parts_is_not_judged_by_the_first() -> None:
+def test_what_is_reported_in_parts_is_not_judged_by_the_first() -> None:
     fleet = stopped(Fleet(2).run(60), "train-1").run(60)
     fleet.run(60)
     assert due(fleet.watch, fleet.now) is not None

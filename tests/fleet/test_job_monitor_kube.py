@@ -226,7 +226,7 @@ def test_a_container_that_the_kernel_killed_without_a_word_is_out_of_memory() ->
     assert fleet.cause == "oom"
 
 
-def test_a_container_that_was_restarted_before_we_came_is_no_news() -> None:
+def test_a_container_that_was_restarted_before_we_came_is_not_reported() -> None:
     fleet = Fleet(2)
     for name in fleet.kube:
         killed = container(restarts=3, exit_code=137, exit_reason="OOMKilled")

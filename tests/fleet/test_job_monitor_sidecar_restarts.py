@@ -107,7 +107,7 @@ def test_a_sidecar_that_has_lost_its_cursor_makes_no_attempt() -> None:
     assert len([each for each in fleet.watch.engine.job.attempt.faults]) == 1
 
 
-def test_what_was_printed_while_no_sidecar_ran_is_told() -> None:
+def test_what_was_printed_while_no_sidecar_ran_is_reported() -> None:
     fleet, pod = trained()
     pod.answers = False
     fleet.run(20)
@@ -168,7 +168,7 @@ def test_an_attempt_that_begins_after_such_a_restart_is_seen() -> None:
     assert numbers(fleet) == list(range(51, numbers(fleet)[-1] + 1))
 
 
-def test_a_second_sidecar_that_has_lost_all_still_tells_of_a_training_that_goes_back() -> None:
+def test_a_second_sidecar_that_has_lost_all_still_reports_a_training_that_goes_back() -> None:
     """The workers begin again while no sidecar runs: those lines were never told."""
     fleet, pod = trained()
     pod.answers = False

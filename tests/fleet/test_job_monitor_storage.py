@@ -64,7 +64,7 @@ def test_a_torn_checkpoint_is_known_though_the_folder_looks_as_it_did_during_the
     assert fleet.watch.engine.job.checkpoints[20].stored == "incomplete"
 
 
-def test_a_choice_waits_until_every_pod_that_answers_has_told_what_it_saw_before() -> None:
+def test_a_choice_waits_until_every_pod_that_answers_has_reported_what_it_saw_before() -> None:
     fleet = Fleet(2).run(20)
     moment = fleet.now
     assert not fleet.watch.has_reported_since(moment, fleet.now)

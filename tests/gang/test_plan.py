@@ -98,7 +98,7 @@ def why(job: KubeJob, **facts: Any) -> Reason | Method:
 
 
 @pytest.mark.parametrize("age", [None, 31.0])
-def test_nobody_acts_on_an_old_sight(age: float | None) -> None:
+def test_nobody_acts_on_an_old_view(age: float | None) -> None:
     assert why(pytorch_job(), view_age_seconds=age) is Reason.STALE_VIEW
 
 
@@ -145,7 +145,7 @@ def test_in_place_comes_first_where_every_pod_can() -> None:
     assert why(job, can_in_place=True, nodes=nodes) is Method.SUSPEND_RESUME
 
 
-def test_what_is_not_seen_is_said() -> None:
+def test_what_is_not_seen_is_reported() -> None:
     found = plan(pytorch_job(), FACTS)
     assert isinstance(found, GangPlan)
     assert "nodes are not seen" in found.notes[0] and "quotas" in found.notes[1]
@@ -179,7 +179,7 @@ def test_the_record_of_a_step_is_read_back() -> None:
 
 
 @pytest.mark.parametrize("job", [pytorch_job("OnFailure"), pytorch_job("Never"), batch_job()])
-def test_a_gang_that_is_new_already_is_told_its_attempt_and_not_deleted(job: KubeJob) -> None:
+def test_a_gang_that_is_new_already_learns_its_attempt_and_is_not_deleted(job: KubeJob) -> None:
     """A person has deleted all pods, or the operator has: what waits for its image is healthy."""
     waits = tuple(pod(name, phase="Pending") for name in ("train-0", "train-1"))
     found = plan(job, replace(FACTS, pods=waits))

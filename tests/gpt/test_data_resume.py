@@ -75,7 +75,7 @@ def test_a_finished_one_is_not_made_again(
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_half_written_of_another_input_is_refused_until_told_otherwise(tmp_path: Path) -> None:
+def test_half_written_of_another_input_is_refused_until_asked_otherwise(tmp_path: Path) -> None:
     source = json_lines(tmp_path / "a.jsonl", many(300))
     with pytest.raises(Stop):
         conversion.convert(job(source, tmp_path / "o"), stop_after(2))
@@ -86,7 +86,7 @@ def test_half_written_of_another_input_is_refused_until_told_otherwise(tmp_path:
     assert (told.state.documents, told.resumed_at) == (400, None)
 
 
-def test_a_dataset_of_somebody_elses_is_refused_until_told_otherwise(tmp_path: Path) -> None:
+def test_a_dataset_of_somebody_elses_is_refused_until_asked_otherwise(tmp_path: Path) -> None:
     source = json_lines(tmp_path / "a.jsonl", many(20))
     for ending in ("bin", "idx"):
         (tmp_path / f"o_text_document.{ending}").write_bytes(b"theirs")
@@ -110,7 +110,7 @@ def test_parts_that_were_lost_and_a_broken_state_are_named(tmp_path: Path) -> No
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_after_a_bad_line_it_goes_on_without_it_when_told_to(tmp_path: Path) -> None:
+def test_after_a_bad_line_it_goes_on_without_it_when_asked_to(tmp_path: Path) -> None:
     lines = [json.dumps({"text": text}) for text in many(300)]
     lines[200] = "{broken"
     (tmp_path / "a.jsonl").write_text("\n".join(lines))

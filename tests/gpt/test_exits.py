@@ -41,7 +41,7 @@ def test_an_exit_interval_saves_and_says_so(train: Train) -> None:
     assert "[exiting program at iteration 4] datetime: " in job.log(0)
 
 
-def test_an_exit_duration_is_told_in_minutes(train: Train) -> None:
+def test_an_exit_duration_is_reported_in_minutes(train: Train) -> None:
     job = train("--train-iters 100000 --log-interval 100 --exit-duration-in-mins 0.02")
     assert job.wait() == [0, 0]
     assert re.search(r"\[exiting program after 0\.\d+ minutes\] datetime: ", job.log(0))

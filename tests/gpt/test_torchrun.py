@@ -31,7 +31,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProc
     )
 
 
-def test_torchrun_tells_which_rank_was_killed(
+def test_torchrun_shows_which_rank_was_killed(
     killed: subprocess.CompletedProcess[str],
 ) -> None:
     assert killed.returncode == 1

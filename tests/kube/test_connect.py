@@ -65,7 +65,7 @@ def plugin(folder: Path, script: str) -> dict[str, Any]:
     return {"exec": {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program)}}
 
 
-def test_a_program_for_credentials_that_fails_is_told_of(
+def test_a_program_for_credentials_that_fails_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     user = plugin(tmp_path, "echo 'sso session has expired' >&2; exit 1")
@@ -92,6 +92,6 @@ def test_a_program_for_credentials_that_hangs_is_given_up(tmp_path: Path) -> Non
         connect(written(tmp_path, user), environ={}, config_seconds=0.3)
 
 
-def test_a_pod_without_a_service_account_is_told_so(tmp_path: Path) -> None:
+def test_a_pod_without_a_service_account_is_informed(tmp_path: Path) -> None:
     with pytest.raises(NoCluster, match="service account"):
         connect(environ={"KUBERNETES_SERVICE_HOST": "192.0.2.1", "HOME": str(tmp_path)})

@@ -128,7 +128,7 @@ def test_the_save_folder_is_read_out_of_a_script_of_the_same_file() -> None:
     assert variables(sidecar)["MWATCH_SAVE"] == "/data/checkpoints"
 
 
-def test_a_save_folder_that_nobody_names_is_said() -> None:
+def test_a_save_folder_that_nobody_names_is_reported() -> None:
     text = text_of("hyperpod.yaml").replace("--save", "--other").replace("--load", "--more")
     result = inject_text(text, "f", NATIVE)
     assert any("--checkpoints" in each for each in result.notes)
@@ -147,7 +147,7 @@ def test_the_token_is_a_secret_of_the_job_that_need_not_be_there() -> None:
         assert (mount["mountPath"], mount["readOnly"]) == ("/etc/mwatch", True)
 
 
-def test_without_a_fixed_name_there_is_no_token_and_that_is_said() -> None:
+def test_without_a_fixed_name_there_is_no_token_and_that_is_reported() -> None:
     result = injected("job.yaml")
     (pod,) = pods_of(result.text, "Job")
     assert "mwatch-token" not in [each["name"] for each in pod["volumes"]]
@@ -171,7 +171,7 @@ def test_the_users_grace_period_stays_and_saving_on_sigterm_gets_more() -> None:
         ("trainjob-with-runtime.yaml", "", "OnFailure"),
     ],
 )
-def test_the_wrapper_is_told_what_the_pod_does_after_its_end(
+def test_the_wrapper_learns_what_the_pod_does_after_its_end(
     name: str, old: str, policy: str
 ) -> None:
     text = text_of(name).replace(old, "restartPolicy: ExitCode") if old else text_of(name)
@@ -180,7 +180,7 @@ def test_the_wrapper_is_told_what_the_pod_does_after_its_end(
     assert told == policy
 
 
-def test_acting_hands_the_grace_period_to_the_wrapper_and_observing_does_not() -> None:
+def test_acting_passes_the_grace_period_to_the_wrapper_and_observing_does_not() -> None:
     acting = inject_text(text_of("hyperpod.yaml"), "f", NATIVE._replace(mode="act"))
     words = named(pods_of(acting.text, "PyTorchJob")[0]["containers"], "pytorch")["command"]
     assert words[3:7] == ["mwatch-run", "--grace", "55", "--"]
@@ -190,7 +190,7 @@ def test_acting_hands_the_grace_period_to_the_wrapper_and_observing_does_not() -
     assert observing[3:6] == ["mwatch-run", "--", "torchrun"]
 
 
-def test_the_mode_is_the_wish_else_the_jobs_annotation_else_observe() -> None:
+def test_the_mode_is_the_request_else_the_jobs_annotation_else_observe() -> None:
     job = objects_in(injected("statefulset.yaml").text)[0]
     assert job["metadata"]["annotations"]["mwatch.dev/mode"] == "act"
     wish = NATIVE._replace(mode="observe")

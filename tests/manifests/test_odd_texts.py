@@ -85,7 +85,7 @@ def test_the_bytes_come_back_and_only_lines_of_ours_come_in(form: str, wish: Inj
     assert all("torchrun" in each or each.strip() == "-     }" for each in gone), gone
 
 
-def test_what_is_said_is_what_was_meant() -> None:
+def test_what_is_reported_is_what_was_meant() -> None:
     once = inject_text(JOB, "f", NATIVE).text
     spec = objects_in(once)[0]["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     trainer = spec["containers"][0]

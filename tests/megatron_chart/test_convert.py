@@ -81,7 +81,7 @@ def test_a_conversion_that_is_not_whole_fails_and_is_made_again(
     assert len(list(conversion.target.rglob("model_optim_rng.pt"))) == 4
 
 
-def test_a_conversion_that_is_told_to_end_ends_at_once(conversion: Conversion) -> None:
+def test_a_conversion_that_is_asked_to_end_ends_at_once(conversion: Conversion) -> None:
     with conversion.start("#!/bin/sh\necho begun\nexec sleep 60\n") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"

@@ -187,7 +187,7 @@ def test_what_a_log_does_not_say_is_not_zero(tmp_path: Path) -> None:
     assert cells == ["old", "?", "? ? ? ?", "?, ?", "1", "438.3", "?", "?"]
 
 
-def test_no_run_is_said_so(tmp_path: Path) -> None:
+def test_no_run_is_reported(tmp_path: Path) -> None:
     done = table(tmp_path)
     assert done.returncode == 1
     assert "run one of the experiments first" in done.stderr

@@ -71,7 +71,7 @@ def test_the_defaults_are_a_whole_run(platform: str) -> None:
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_torchrun_meets_by_c10d_and_never_restarts_unseen(platform: str) -> None:
+def test_torchrun_meets_by_c10d_and_never_restarts_unnoticed(platform: str) -> None:
     job = only(rendered(MEGATRON, *values_file(platform)), "PyTorchJob")
     command = trainer(job)["command"]
     launcher = command[command.index("torchrun") :]

@@ -153,7 +153,7 @@ def test_another_layout_is_learnt_anew_and_the_first_is_kept() -> None:
     assert back.others["world=4"].step_median() == 2.0
 
 
-def test_a_layout_that_is_told_bit_by_bit_is_one() -> None:
+def test_a_layout_that_is_reported_bit_by_bit_is_one() -> None:
     known = Calibration().in_layout(Layout().key)
     known.learn(DeadlineSlot.STARTING, 7.0)
     known = known.in_layout(Layout(world_size=8).key).in_layout(Layout(8, 2, 4, 1, 1).key)

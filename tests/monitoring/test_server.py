@@ -29,7 +29,7 @@ def test_a_server_that_cannot_have_its_port_gets_another(tmp_path: Path) -> None
         assert server.port == ports[1] != ports[0]
 
 
-def test_one_that_never_starts_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_one_that_never_starts_is_reported_with_its_last_words(tmp_path: Path) -> None:
     line = ["sh", "-c", "echo no such flag >&2; exit 2"]
     with (
         pytest.raises(AssertionError, match="no such flag"),

@@ -61,7 +61,7 @@ def written(start: NextStart, state: RestartState = RestartState.RELEASED) -> Jo
     return JobEntry(step=step, start=start, attempt=start.attempt)
 
 
-def test_an_order_is_told_to_each_pod_that_knows_of_none_as_high(
+def test_an_order_is_asked_to_each_pod_that_knows_of_none_as_high(
     server: AttemptServer, clock: Clock
 ) -> None:
     server.post({"Job.gpt": standing(start=START, begun=3)})
@@ -127,7 +127,7 @@ def test_only_the_leader_answers_and_only_about_jobs_it_watches(clock: Clock) ->
     assert server.answer("elsewhere", "gpt", "secret") is None
 
 
-def test_a_wrong_token_is_told_nothing_and_the_right_one_tells_jobs_of_one_name_apart(
+def test_a_wrong_token_learns_nothing_and_the_right_one_distinguishes_jobs_of_one_name(
     server: AttemptServer,
 ) -> None:
     server.post(
@@ -146,7 +146,7 @@ def test_a_wrong_token_is_told_nothing_and_the_right_one_tells_jobs_of_one_name_
     assert server.answer("ns", "gpt", "any") is not None
 
 
-def test_a_new_pod_that_was_told_to_wait_is_waiting_and_unused_until_it_is_told_otherwise(
+def test_a_new_pod_that_was_asked_to_wait_is_waiting_and_unused_until_it_is_asked_otherwise(
     server: AttemptServer, clock: Clock
 ) -> None:
     server.post({"Job.gpt": standing(begun=3, answer=WrapperAnswer.WAIT_PENDING)})
@@ -261,7 +261,7 @@ def test_an_order_that_may_have_been_followed_is_not_renewed(unseen: bool) -> No
     assert not number_is_taken(fleet.watch, entry, Highest(9), fleet.now)
 
 
-def test_node_0_is_told_the_words_of_the_others_that_asked_with_the_token(
+def test_node_0_gets_the_answers_of_the_others_that_asked_with_the_token(
     server: AttemptServer, clock: Clock
 ) -> None:
     server.post({"Job.gpt": standing(start=START, begun=3)})

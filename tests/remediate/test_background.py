@@ -46,7 +46,7 @@ def test_a_failure_of_the_cluster_is_tried_again_later(jobs: BackgroundJobs) -> 
     assert len(tries) == 2 and not jobs.has("note") and not jobs.problems
 
 
-def test_a_fault_of_our_own_is_told_and_not_repeated(jobs: BackgroundJobs) -> None:
+def test_a_fault_of_our_own_is_reported_and_not_repeated(jobs: BackgroundJobs) -> None:
     def work() -> None:
         raise ZeroDivisionError("oops")
 
@@ -59,7 +59,7 @@ def test_a_fault_of_our_own_is_told_and_not_repeated(jobs: BackgroundJobs) -> No
     assert not jobs.problems
 
 
-def test_a_fault_that_came_again_meanwhile_is_told_as_long_as_a_new_one(
+def test_a_fault_that_came_again_meanwhile_is_reported_as_long_as_a_new_one(
     jobs: BackgroundJobs,
 ) -> None:
     def work() -> None:

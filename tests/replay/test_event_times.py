@@ -189,7 +189,7 @@ def test_whole_seconds_are_made_finer_by_what_the_steps_took() -> None:
     assert all(0.3 < gap < 0.5 for gap in gaps)
 
 
-def test_a_new_process_starts_where_it_first_tells_the_time_not_where_the_old_one_ended() -> None:
+def test_a_new_process_starts_where_it_first_shows_the_time_not_where_the_old_one_ended() -> None:
     text = log(line(9, "2026-01-07 10:00:00.0"), "using world size: 8, data-parallel size: 8",
                "[after megatron is initialized] datetime: 2026-01-07 12:00:30 ",
                "[before library-setup] datetime: 2026-01-07 12:00:05 ",

@@ -111,7 +111,7 @@ def test_too_many_files_are_cut_and_counted(tmp_path: Path) -> None:
     assert found.notes == ("2 more log files were not read: 3 is the limit",)
 
 
-def test_what_may_not_be_read_is_said(tmp_path: Path) -> None:
+def test_what_may_not_be_read_is_reported(tmp_path: Path) -> None:
     put(tmp_path, "a.log")
     put(tmp_path, "locked.log").chmod(0)
     closed = tmp_path / "closed"

@@ -108,7 +108,7 @@ def test_a_new_attempt_has_no_habits() -> None:
     assert not screen.wants(line(500)._replace(elapsed_ms=9000.0))
 
 
-def test_benign_is_told_by_role() -> None:
+def test_benign_is_identified_by_role() -> None:
     (fault,) = (each for each in events(
         "[rank0]: torch.OutOfMemoryError: CUDA out of memory.\n", faults=True
     ) if isinstance(each, Fault))  # fmt: skip

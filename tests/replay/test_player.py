@@ -74,7 +74,7 @@ def test_a_hang_is_found_within_a_second_or_a_fiftieth(silence: float) -> None:
     assert player.looks < 200
 
 
-def test_a_hang_that_heals_is_told_and_closed() -> None:
+def test_a_hang_that_heals_is_reported_and_closed() -> None:
     log = RunLog().start().steps(1, 250).wait(600.0)
     back = log.at
     player = played(str(log.steps(251, 260)))

@@ -183,7 +183,7 @@ def test_a_time_that_is_none_is_an_input_error(text: str) -> None:
         read_moment(text, 0.0)
 
 
-def test_a_log_without_times_is_told_in_seconds(tmp_path: Path) -> None:
+def test_a_log_without_times_is_shown_in_seconds(tmp_path: Path) -> None:
     lines = (megatron_line(number, 100, stamp=None) for number in range(1, 101))
     report = judged(put(tmp_path, "a.log", log(*lines)))
     assert report.clock.is_relative

@@ -81,7 +81,7 @@ def test_an_attempt_that_began_anew_has_lost_everything() -> None:
     assert (one.resumed_from, one.lost_steps) == (0, 50)
 
 
-def test_the_last_attempt_tells_what_the_chosen_checkpoint_would_cost() -> None:
+def test_the_last_attempt_shows_what_the_chosen_checkpoint_would_cost() -> None:
     (one,) = told(incident(decided=11.0), attempts=[attempt(1, 1, 50, None)])
     assert (one.resumed_from, one.lost_steps) == (None, 45)
 
@@ -92,7 +92,7 @@ def test_what_was_only_watched_has_cost_nothing() -> None:
     assert (one.resumed_from, one.lost_steps) == (None, None)
 
 
-def test_the_culprit_is_told_by_whoever_knows_one() -> None:
+def test_the_culprit_is_identified_by_whoever_knows_one() -> None:
     named = symptom("rank_silent", culprit=Culprit(3, CulpritState.SILENT, {"tp": 1}))
     (one,) = told(incident(named, symptom(), decided=11.0))
     assert one.culprit == "rank 3 (tp 1): silent"

@@ -30,7 +30,7 @@ def test_phases_follow_each_other() -> None:
     )
 
 
-def test_nothing_is_told_after_the_end_of_an_attempt() -> None:
+def test_nothing_is_reported_after_the_end_of_an_attempt() -> None:
     band = PhaseBand()
     attempt = Attempt(1, 0.0)
     band.note(attempt, 0.0)
@@ -42,7 +42,7 @@ def test_nothing_is_told_after_the_end_of_an_attempt() -> None:
     )
 
 
-def test_an_attempt_that_gets_its_number_late_is_told_by_it() -> None:
+def test_an_attempt_that_gets_its_number_late_is_identified_by_it() -> None:
     band = PhaseBand()
     attempt = Attempt(1, 0.0)
     band.note(attempt, 0.0)

@@ -39,7 +39,7 @@ def rolled_back() -> Watch:
     return watch
 
 
-def test_a_recorder_that_was_told_nothing_says_so() -> None:
+def test_a_recorder_that_was_reported_nothing_says_so() -> None:
     story = ReportRecorder(Engine("run", {})).report()
     assert (story.verdict.cause, story.attempts, story.started_at) == ("blind", (), None)
     assert (story.verdict.summary, story.exit_code) == ("no data yet", 3)
@@ -55,7 +55,7 @@ def test_a_healthy_run_has_curves_and_no_incidents() -> None:
     assert story.command == "torchrun pretrain_gpt.py"
 
 
-def test_an_incident_tells_what_was_done_and_what_it_cost() -> None:
+def test_an_incident_shows_what_was_done_and_what_it_cost() -> None:
     (incident,) = rolled_back().story().incidents
     assert (incident.cause, incident.severity, incident.attempt) == ("nan", "critical", 1)
     assert (incident.since_iteration, incident.action) == (7, "restart")
@@ -81,14 +81,14 @@ def test_the_same_iteration_with_bad_numbers_makes_nothing_good() -> None:
     assert all(each.recovered_at is None for each in watch.story().incidents)
 
 
-def test_attempts_tell_what_was_done_again_and_why_they_ended() -> None:
+def test_attempts_show_what_was_done_again_and_why_they_ended() -> None:
     first, second = rolled_back().story().attempts
     assert (first.cause, first.first_iteration, first.last_iteration) == ("nan", 1, 9)
     assert (second.resumed_from, second.recomputed, second.last_iteration) == (6, 3, 10)
     assert (second.cause, second.ended_at) == ("healthy", None)
 
 
-def test_a_deed_that_was_done_is_not_told_as_one_that_would_have_been() -> None:
+def test_a_action_that_was_done_is_not_reported_as_one_that_would_have_been() -> None:
     done = {each.text for each in rolled_back().story().timeline if each.kind == "action"}
     assert done == {"restarted from checkpoint 6"}
 
@@ -101,7 +101,7 @@ def test_checkpoints_of_the_abandoned_line_are_marked() -> None:
     assert states == {3: "good", 5: "abandoned"}
 
 
-def test_what_cannot_be_seen_is_told() -> None:
+def test_what_cannot_be_seen_is_reported() -> None:
     watch = Watch()
     watch.says(WORLD, READY, *healthy(1))
     watch.recorder.noted("the GPUs cannot be asked: no driver")
@@ -158,7 +158,7 @@ def test_secrets_do_not_reach_the_story() -> None:
     assert "hf_abcdef" not in watch.story().command
 
 
-def test_a_watched_run_is_told_in_the_time_of_its_machine() -> None:
+def test_a_watched_run_is_reported_in_the_time_of_its_machine() -> None:
     engine = Engine("run", {})
     assert ReportRecorder(engine, "observe").clock.zone
     assert ReportRecorder(engine, "replay").clock == ReportClock()

@@ -81,7 +81,7 @@ def test_a_fault_that_never_happened_is_not_recovered(tmp_path: Path) -> None:
     assert (row.happened_at, row.is_recovered) == (None, False)
 
 
-def test_an_interrupt_is_told_by_its_exit_code() -> None:
+def test_an_interrupt_is_identified_by_its_exit_code() -> None:
     assert DemoResult((), (), 1.0, [130]).interrupted_by == 130
     assert DemoResult((), (), 1.0, [0, 143]).interrupted_by == 143
     assert DemoResult((), (), 1.0, [137]).interrupted_by is None

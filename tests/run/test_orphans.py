@@ -111,7 +111,7 @@ def test_a_wrapper_that_has_written_how_it_ended_is_not_lost(tmp_path: Path) -> 
         (165, ProcessExit(165, None, None)),
     ],
 )
-def test_a_wrapper_without_last_words_is_told_by_its_code(
+def test_a_wrapper_without_last_words_is_identified_by_its_code(
     tmp_path: Path, code: int, told: ProcessExit
 ) -> None:
     write_attempt(tmp_path, wrapper_pid=1)  # of the attempt before

@@ -41,7 +41,7 @@ def test_training_that_says_so_is_done() -> None:
     )  # fmt: skip
 
 
-def test_what_only_the_wrapper_heard_counts() -> None:
+def test_what_only_the_wrapper_noticed_counts() -> None:
     told = trained()
     assessment = told.sees(ProcessExit(0, None, None))
     assert outcome(0, told.engine.job, assessment, end()).summary == "training finished"
@@ -49,7 +49,7 @@ def test_what_only_the_wrapper_heard_counts() -> None:
     assert "iteration 3 of 1000" in nothing.summary
 
 
-def test_a_death_is_told_by_its_verdict_and_keeps_its_code() -> None:
+def test_a_death_is_identified_by_its_verdict_and_keeps_its_code() -> None:
     told = trained()
     assessment = told.sees(ProcessExit(None, "SIGKILL", None))
     killed = end(code=None, signal="SIGKILL", reason="ended by SIGKILL", returned=137)

@@ -46,7 +46,7 @@ def test_the_story_is_there_at_the_first_look_and_new_every_few_seconds(tmp_path
     assert story_json.read(story_of(tmp_path)).is_over
 
 
-def test_secrets_of_the_command_are_not_told(tmp_path: Path) -> None:
+def test_secrets_of_the_command_are_not_reported(tmp_path: Path) -> None:
     told = gone_bad()
     record = record_of(told, tmp_path)
     record.end()
@@ -72,7 +72,9 @@ def test_incidents_and_what_was_done_are_in_it(tmp_path: Path) -> None:
     assert "something to know" in story.notes
 
 
-def test_a_disk_that_cannot_be_written_to_is_told_and_changes_nothing_else(tmp_path: Path) -> None:
+def test_a_disk_that_cannot_be_written_to_is_reported_and_changes_nothing_else(
+    tmp_path: Path,
+) -> None:
     told = gone_bad()
     record = record_of(told, tmp_path)
     os.chmod(tmp_path / "runs" / "r", 0o500)

@@ -40,7 +40,9 @@ def of(told: Told, volume: Path) -> NextAttempt:
     return NextAttempt(volume, told.engine.job, told.clock)
 
 
-def test_a_restart_is_told_in_full_and_in_the_shape_that_the_wrapper_reads(tmp_path: Path) -> None:
+def test_a_restart_is_reported_in_full_and_in_the_shape_that_the_wrapper_reads(
+    tmp_path: Path,
+) -> None:
     told = gone_bad()
     of(told, tmp_path).order(killed())
     document = read(tmp_path)
@@ -66,7 +68,7 @@ def test_a_rollback_travels_with_its_reason(tmp_path: Path) -> None:
     assert order.rollbacks[0].to_iteration == 6
 
 
-def test_rollbacks_that_lie_beside_the_checkpoints_are_not_told_again(tmp_path: Path) -> None:
+def test_rollbacks_that_lie_beside_the_checkpoints_are_not_reported_again(tmp_path: Path) -> None:
     told = gone_bad()
     old = Rollback(5.0, 1, 2, "an earlier run")
     told.engine.job.timeline.roll_back(old)
@@ -78,7 +80,7 @@ def test_rollbacks_that_lie_beside_the_checkpoints_are_not_told_again(tmp_path: 
     assert [each["to_iteration"] for each in read(tmp_path)["rollbacks"]] == [6]
 
 
-def test_a_rollback_is_told_until_a_wrapper_has_taken_it(tmp_path: Path) -> None:
+def test_a_rollback_is_reported_until_a_wrapper_has_taken_it(tmp_path: Path) -> None:
     """The one that was told of it may have died before it wrote it down."""
     told = gone_bad()
     coming = of(told, tmp_path)

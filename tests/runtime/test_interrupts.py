@@ -18,7 +18,7 @@ def send(number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_becomes_an_exception_that_tells_its_exit_code(number: signal.Signals) -> None:
+def test_a_signal_becomes_an_exception_that_shows_its_exit_code(number: signal.Signals) -> None:
     with interrupts(), pytest.raises(Interrupted) as caught:
         send(number)
     assert caught.value.exit_code == 128 + number

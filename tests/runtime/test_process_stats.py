@@ -18,7 +18,7 @@ def test_memory_and_time_of_this_process() -> None:
     assert use.cpu_seconds() > before
 
 
-def test_a_kernel_that_tells_nothing_is_unknown(tmp_path: Path) -> None:
+def test_a_kernel_that_shows_nothing_is_unknown(tmp_path: Path) -> None:
     assert OwnUse(0.0, str(tmp_path / "none")).resident_bytes() is None
     (tmp_path / "odd").write_text("odd")
     assert OwnUse(0.0, str(tmp_path / "odd")).resident_bytes() is None

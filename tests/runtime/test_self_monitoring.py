@@ -11,7 +11,7 @@ def fails(text: str) -> None:
     raise KeyError(text)
 
 
-def test_a_fault_is_told_once_for_each_place_and_survived() -> None:
+def test_a_fault_is_reported_once_for_each_place_and_survived() -> None:
     said: list[str] = []
     faults = InternalErrors(said.append)
     for number in range(100):

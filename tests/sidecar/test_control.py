@@ -69,7 +69,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-def test_a_request_that_is_wrong_is_told_how(tmp_path: Path) -> None:
+def test_a_request_that_is_wrong_learns_how(tmp_path: Path) -> None:
     with controlled(tmp_path, token_file(tmp_path)) as client:
         for path, body, why in BAD:
             answer = client.post(path, **body)
@@ -91,7 +91,7 @@ def test_without_a_wrapper_evidence_says_so_and_a_restart_is_unavailable(tmp_pat
         assert (restart.status, restart.json["outcome"]) == (503, "unreachable")
 
 
-def test_a_folder_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_reported(tmp_path: Path) -> None:
     (tmp_path / "incidents").write_text("a file, where the folder should be")
     with controlled(tmp_path, token_file(tmp_path)) as client:
         answer = client.post("/v1/evidence", reason="x")
@@ -172,7 +172,7 @@ def test_many_who_ask_at_once_restart_it_once(tmp_path: Path) -> None:
         assert (tmp_path / "trainer.log").read_bytes().count(b"ready") == 2
 
 
-def test_the_chosen_checkpoint_is_told_to_the_next_attempt(tmp_path: Path) -> None:
+def test_the_chosen_checkpoint_is_asked_to_the_next_attempt(tmp_path: Path) -> None:
     with acting(tmp_path) as (_, client):
         ready(tmp_path)
         body = {"attempt": 1, "resume_from": 400, "evidence": False, **ASKED}

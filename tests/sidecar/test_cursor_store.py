@@ -26,13 +26,13 @@ def told(cursor: CursorFile, seen: list[Observed], file: int = LOG) -> int:
     return sum(not cursor.is_old(each, file) for each in seen)
 
 
-def test_a_first_life_tells_everything(tmp_path: Path) -> None:
+def test_a_first_life_shows_everything(tmp_path: Path) -> None:
     cursor = CursorFile(tmp_path)
     assert cursor.began.newest == 0
     assert told(cursor, lines(1, 2, 3)) == 3
 
 
-def test_a_second_life_tells_only_what_is_new(tmp_path: Path) -> None:
+def test_a_second_life_shows_only_what_is_new(tmp_path: Path) -> None:
     first = CursorFile(tmp_path)
     told(first, lines(1, 2, 3))
     first.keep(5, LOG)

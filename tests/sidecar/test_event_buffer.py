@@ -44,7 +44,7 @@ def test_two_readers_do_not_disturb_each_other() -> None:
     assert ring.after(late.cursor).bodies == []
 
 
-def test_who_was_away_too_long_is_told_of_the_gap() -> None:
+def test_who_was_away_too_long_learns_of_the_gap() -> None:
     ring = ring_of(2)
     cursor = ring.after("").cursor
     for number in range(3, MAX_ENTRIES + 10):
@@ -56,7 +56,7 @@ def test_who_was_away_too_long_is_told_of_the_gap() -> None:
 
 
 @pytest.mark.parametrize("cursor", ["other.2", "life.99", "life.x", "nonsense", "life.-1", "99"])
-def test_a_cursor_of_another_life_gets_all_and_is_told_so(cursor: str) -> None:
+def test_a_cursor_of_another_life_gets_all_and_is_informed(cursor: str) -> None:
     found = ring_of(3).after(cursor)
     assert (len(found.bodies), found.gap, found.after) == (3, True, 0)
 

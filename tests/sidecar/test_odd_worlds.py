@@ -75,7 +75,7 @@ def test_a_save_folder_that_is_not_there_is_not_the_end(tmp_path: Path) -> None:
         assert one.metric("mwatch_attempt") == 1
 
 
-def test_the_mode_is_only_told(tmp_path: Path) -> None:
+def test_the_mode_is_only_reported(tmp_path: Path) -> None:
     volume = LiveVolume(tmp_path / "mwatch")
     volume.start(mode="observe")
     with sidecar(volume.path, "--mode", "act") as one:

@@ -133,7 +133,7 @@ def test_a_cursor_gets_events_and_parts_only_when_they_are_new(page: Page) -> No
     assert news.wrapper is None
 
 
-def test_another_look_at_the_same_is_told_by_its_time(page: Page) -> None:
+def test_another_look_at_the_same_is_identified_by_its_time(page: Page) -> None:
     page.observe(stored(20))
     page.look()
     first = page.read()
@@ -169,7 +169,7 @@ def test_secrets_do_not_leave_and_what_is_left_is_still_json(page: Page) -> None
     assert decode(body).wrapper is not None
 
 
-def test_a_folder_whose_name_is_no_text_is_told_all_the_same(page: Page) -> None:
+def test_a_folder_whose_name_is_no_text_is_reported_all_the_same(page: Page) -> None:
     odd = os.fsdecode(b"/ckpt/\xff")
     page.observe(Observed(1.0, "p", StoredCheckpoints(odd, ())))
     assert page.read().stored is not None
@@ -202,7 +202,7 @@ def test_before_the_first_look_it_is_no_snapshot() -> None:
         decode(Page().body())
 
 
-def test_when_an_iteration_rose_is_told_for_who_asks_rarely(page: Page) -> None:
+def test_when_an_iteration_rose_is_reported_for_who_asks_rarely(page: Page) -> None:
     at = page.snapshot.at
     reading = RankReading(BEAT, 2.0, True)
     page.update(

@@ -27,7 +27,7 @@ def test_what_was_never_there_is_not_lost() -> None:
     assert [bench.poll(float(now), is_up=False) for now in range(10)] == [[]] * 10
 
 
-def test_found_and_lost_are_told_once_each() -> None:
+def test_found_and_lost_are_reported_once_each() -> None:
     bench = Bench()
     assert bench.poll(1, is_up=True) == ["source gpus: found"]
     assert bench.poll(2, is_up=True) == []
@@ -37,7 +37,7 @@ def test_found_and_lost_are_told_once_each() -> None:
     assert bench.poll(8, is_up=True) == ["source gpus: found"]
 
 
-def test_a_moment_of_absence_is_no_news() -> None:
+def test_a_moment_of_absence_is_not_reported() -> None:
     bench = Bench()
     bench.poll(1, is_up=True)
     assert bench.poll(2, is_up=False) == []

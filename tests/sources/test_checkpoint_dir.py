@@ -66,7 +66,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made.judge.may_go.set()
 
 
-def test_everything_that_is_there_is_told(bench: Bench) -> None:
+def test_everything_that_is_there_is_reported(bench: Bench) -> None:
     build.torch_dist(bench.folder, 10)
     build.torch_dist(bench.folder, 20)
     (bench.folder / "iter_0000020" / "metadata.json").unlink()
@@ -102,7 +102,7 @@ def test_one_that_is_written_again_is_looked_at_again(bench: Bench) -> None:
     assert bench.judge.since() == ["iter_0000010"] * 2
 
 
-def test_a_second_save_of_an_iteration_is_told_by_the_tracker(bench: Bench) -> None:
+def test_a_second_save_of_an_iteration_is_identified_by_the_tracker(bench: Bench) -> None:
     build.torch_dist(bench.folder, 10)
     bench.look()
     (bench.folder / TRACKER).write_text("10")
@@ -140,7 +140,7 @@ def test_a_tree_that_is_never_whole_is_not_walked_for_ever(bench: Bench) -> None
     assert bench.judge.since() == ["iter_0000010"], "it has changed"
 
 
-def test_sizes_space_and_the_trackers_word_are_told_with_it(bench: Bench) -> None:
+def test_sizes_space_and_the_trackers_word_are_reported_with_it(bench: Bench) -> None:
     build.torch_dist(bench.folder, 10, {"__0_0.distcp": 5000})
     (bench.folder / TRACKER).write_text("10")
     assert (bench.source.storage, bench.source.sizes, bench.source.tracker) == (None, {}, None)
@@ -162,14 +162,14 @@ def test_composers_files_are_known_by_their_own_times(bench: Bench) -> None:
     assert len(bench.judge.since()) == 1
 
 
-def test_one_that_goes_away_is_told(bench: Bench) -> None:
+def test_one_that_goes_away_is_reported(bench: Bench) -> None:
     build.torch_dist(bench.folder, 10)
     assert sorted(bench.look()) == [10]
     (bench.folder / "iter_0000010").rename(bench.folder / "elsewhere")
     assert bench.look() == {}
 
 
-def test_a_read_does_not_wait_and_tells_a_look_once(bench: Bench) -> None:
+def test_a_read_does_not_wait_and_shows_a_look_once(bench: Bench) -> None:
     build.torch_dist(bench.folder, 10)
     assert bench.source.read() == Absent("not read yet")
     assert bench.source._call.wait(WAIT)

@@ -253,7 +253,7 @@ def test_evidence_of_a_job_that_nobody_may_ask_is_refused_with_the_reason() -> N
         ("host:99999", DEFAULT_ADDRESS),
     ],
 )
-def test_the_address_is_the_one_that_nccl_was_told(value: str, expected: Address) -> None:
+def test_the_address_is_the_one_that_nccl_was_given(value: str, expected: Address) -> None:
     assert address_of({"NCCL_RAS_ADDR": value}) == expected
     assert address_of({}) == DEFAULT_ADDRESS
 

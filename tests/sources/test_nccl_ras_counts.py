@@ -162,7 +162,7 @@ def test_a_rarely_used_communicator_with_a_difference_blames_nobody_while_others
     assert told.nccl.mismatched == 1
 
 
-def test_a_rank_that_ras_gave_up_is_dead_and_told_once() -> None:
+def test_a_rank_that_ras_gave_up_is_dead_and_reported_once() -> None:
     story = Story()
     gone = as_json(Comm(WORLD, {0: 8, 2: 8}, [Lost(1, is_dead=True)]))
     story.hear(world(5, 5, 5))
@@ -246,7 +246,7 @@ def test_text_names_nobody_in_a_communicator_that_is_not_the_world() -> None:
     assert states(story.hears(EQUAL, *[behind(9, {4: 8})] * 3)) == {None: FLAT}
 
 
-def test_text_tells_a_dead_rank() -> None:
+def test_text_shows_a_dead_rank() -> None:
     errors = (
         "DEAD\n  1 job process is considered dead (unreachable via the RAS network)\n"
         "  Process 4021 on node 10.0.0.3 managing GPU 5\n\n"
@@ -258,7 +258,7 @@ def test_text_tells_a_dead_rank() -> None:
     assert told.nccl.missing_ranks == 1
 
 
-def test_two_ranks_of_one_process_are_not_told_apart() -> None:
+def test_two_ranks_of_one_process_are_not_distinguished() -> None:
     shared = {rank: 4000 for rank in range(4)}
     stuck = as_json(
         Comm(WORLD, dict.fromkeys(range(4), 5), pids=shared),

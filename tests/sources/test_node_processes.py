@@ -55,7 +55,7 @@ def test_a_living_rank_is_no_sign(bench: Bench) -> None:
     assert bench.states(LAUNCHER, process(11, 0), process(12, 1, state="D")) == {}
 
 
-def test_a_stopped_rank_is_told_at_each_sample_until_it_goes_on(bench: Bench) -> None:
+def test_a_stopped_rank_is_reported_at_each_sample_until_it_goes_on(bench: Bench) -> None:
     bench.sample(LAUNCHER, process(11, 0), process(12, 1))
     stopped = (LAUNCHER, process(11, 0), process(12, 1, state="T"))
     assert bench.states(*stopped) == {1: SignState.STOPPED}
@@ -105,7 +105,7 @@ def test_a_command_without_ranks_rests_or_works(
 
 
 @pytest.mark.parametrize("left", [(), (process(12, 1, state="Z"),)], ids=["gone", "zombie"])
-def test_a_rank_that_is_gone_is_dead_and_told_once(
+def test_a_rank_that_is_gone_is_dead_and_reported_once(
     bench: Bench, left: tuple[dict[str, Any], ...]
 ) -> None:
     bench.sample(LAUNCHER, process(11, 0), process(12, 1))
@@ -203,7 +203,7 @@ def test_processes_that_are_each_others_parents_end_the_search(bench: Bench) -> 
     assert bench.cpu(process(11, 0), *loop) == {}
 
 
-def test_the_same_sample_is_not_told_twice(bench: Bench) -> None:
+def test_the_same_sample_is_not_reported_twice(bench: Bench) -> None:
     bench.sample(LAUNCHER, process(11, 0, state="T"))
     assert bench.source.read() == Ok(())
 

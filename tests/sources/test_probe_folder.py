@@ -133,7 +133,7 @@ def test_no_more_files_than_a_bound_are_read(
     assert len(of(ProbeSource(str(records), "pod-0").read_ranks(NOW))) == 3
 
 
-def test_a_clock_of_its_own_is_told_by_a_record_from_the_future(records: Path) -> None:
+def test_a_clock_of_its_own_is_identified_by_a_record_from_the_future(records: Path) -> None:
     put(records, RECORD)
     folder = ProbeSource(str(records), "pod-0")
     first = of(folder.read_ranks(10.0))[5]
@@ -143,7 +143,7 @@ def test_a_clock_of_its_own_is_told_by_a_record_from_the_future(records: Path) -
     assert of(folder.read_ranks(15.0))[5].age_seconds == 4.0
 
 
-def test_as_observations_only_new_records_are_told(records: Path) -> None:
+def test_as_observations_only_new_records_are_reported(records: Path) -> None:
     put(records, RECORD)
     probe = ProbeSource(str(records), "pod", clock=lambda: NOW, wall=lambda: 2000.0)
     beat = Beat(5, 8, 610, "compute", "00c0ffee", 4242, 3)

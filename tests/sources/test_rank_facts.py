@@ -72,7 +72,7 @@ def test_cpu_time_of_a_process_that_has_ended_stays_counted(tmp_path: Path) -> N
     assert bench.source.use[0].cpu_seconds == 10.0, "the same pid, another process"
 
 
-def test_what_an_older_wrapper_does_not_tell_is_unknown(tmp_path: Path) -> None:
+def test_what_an_older_wrapper_does_not_show_is_unknown(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.sample(process(11, rank=0, cpu_seconds=None, rss_bytes=None, threads=None))
     assert bench.source.use[0] == (None, None, None)

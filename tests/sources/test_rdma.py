@@ -237,7 +237,7 @@ def test_a_card_that_is_away_for_a_moment_is_not_gone(bench: Bench) -> None:
     assert [port.device for port in bench.source.ports] == ["mlx5_1/1"]
 
 
-def test_the_last_card_that_vanishes_is_told_before_there_is_nothing(bench: Bench) -> None:
+def test_the_last_card_that_vanishes_is_reported_before_there_is_nothing(bench: Bench) -> None:
     bench.tree.mellanox(CARD)
     bench.look()
     bench.tree.remove(CARD)
@@ -256,7 +256,7 @@ def test_many_ports_with_the_same_trouble_are_one_fault(bench: Bench) -> None:
     assert fault.text.endswith("; 4 more")
 
 
-def test_trouble_that_goes_on_is_told_ever_more_rarely(bench: Bench) -> None:
+def test_trouble_that_goes_on_is_reported_ever_more_rarely(bench: Bench) -> None:
     bench.tree.mellanox(CARD)
     bench.look()
     told = 0
@@ -285,7 +285,7 @@ def test_a_folder_that_may_not_be_listed_is_a_failure(tmp_path: Path) -> None:
     assert isinstance(Bench(tmp_path).source.read_now(WAIT), Failed)
 
 
-def test_a_port_that_tells_no_state_is_neither_up_nor_down(bench: Bench) -> None:
+def test_a_port_that_shows_no_state_is_neither_up_nor_down(bench: Bench) -> None:
     bench.tree.mellanox(CARD)
     (bench.tree.card(CARD) / "ports/1/state").unlink()
     bench.look()

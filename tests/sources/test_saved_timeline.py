@@ -41,14 +41,14 @@ def test_a_timeline_is_read_and_written_without_loss(tmp_path: Path) -> None:
     assert to_model(file.parse(to_text(Timeline()).encode())) == Timeline()
 
 
-def test_a_broken_one_is_told_apart_from_none(tmp_path: Path) -> None:
+def test_a_broken_one_is_distinguished_from_none(tmp_path: Path) -> None:
     found = find(put(tmp_path, b"{"))
     assert (found.timeline, found.is_broken) == (None, True)
     assert found.problem is not None
     assert found.problem.startswith(".mwatch/timeline.json does not parse")
 
 
-def test_one_of_a_newer_mwatch_is_used_and_said(tmp_path: Path) -> None:
+def test_one_of_a_newer_mwatch_is_used_and_reported(tmp_path: Path) -> None:
     text = FIRST_VERSION.read_text().replace('"version": 1', '"version": 9')
     found = find(put(tmp_path, text.encode()))
     assert found.timeline is not None

@@ -60,7 +60,7 @@ def test_a_folder_that_is_not_there_yet_is_absent(tmp_path: Path) -> None:
     assert bench.source.iteration is None
 
 
-def test_new_steps_are_progress_at_the_moment_that_they_tell(bench: Bench) -> None:
+def test_new_steps_are_progress_at_the_moment_that_they_show(bench: Bench) -> None:
     assert bench.look() is None
     bench.begins()
     bench.clock.now += 5.0

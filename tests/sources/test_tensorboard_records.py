@@ -95,7 +95,7 @@ def test_a_record_that_is_half_written_waits_for_its_rest(tmp_path: Path) -> Non
         bytes(64),
     ],
 )
-def test_what_is_no_record_is_said_and_not_followed(tmp_path: Path, tail: bytes) -> None:
+def test_what_is_no_record_is_reported_and_not_followed(tmp_path: Path, tail: bytes) -> None:
     path = tmp_path / "events"
     write(path, scalar(1, 10.0), tail)
     with pytest.raises(BrokenRecord, match="events: broken at byte"):

@@ -32,14 +32,14 @@ def news(source: WrapperFile) -> tuple[Observed, ...]:
     return reading.value
 
 
-def test_a_start_is_told_once_at_its_own_time(tmp_path: Path) -> None:
+def test_a_start_is_reported_once_at_its_own_time(tmp_path: Path) -> None:
     source = WrapperFile(str(tmp_path), "pod-0")
     write_attempt(tmp_path, 1, resume_from=400)
     assert news(source) == (Observed(WALL + 1, "pod-0", AttemptStart(1, 400, None)),)
     assert news(source) == ()
 
 
-def test_an_end_is_told_once(tmp_path: Path) -> None:
+def test_an_end_is_reported_once(tmp_path: Path) -> None:
     source = WrapperFile(str(tmp_path), "pod-0")
     write_attempt(tmp_path)
     news(source)
@@ -49,13 +49,15 @@ def test_an_end_is_told_once(tmp_path: Path) -> None:
     assert news(source) == ()
 
 
-def test_who_looks_late_is_told_both(tmp_path: Path) -> None:
+def test_who_looks_late_learns_both(tmp_path: Path) -> None:
     source = WrapperFile(str(tmp_path), "pod-0")
     write_attempt(tmp_path, exit=ended(1))
     assert [type(each.what) for each in news(source)] == [AttemptStart, ProcessExit]
 
 
-def test_the_next_attempt_is_told_although_nobody_saw_the_end_of_the_last(tmp_path: Path) -> None:
+def test_the_next_attempt_is_reported_although_nobody_saw_the_end_of_the_last(
+    tmp_path: Path,
+) -> None:
     source = WrapperFile(str(tmp_path), "pod-0")
     write_attempt(tmp_path, 1)
     news(source)

@@ -49,7 +49,7 @@ def test_a_second_copy_of_a_line_is_no_restart() -> None:
     assert len(story.job.attempt.steps) == 3
 
 
-def test_a_start_of_rank_0_that_is_told_after_the_steps_opens_nothing() -> None:
+def test_a_start_of_rank_0_that_is_reported_after_the_steps_opens_nothing() -> None:
     """Who looks at a running job reads one pod's past after the other's."""
     story = Story().sees(AttemptStart(2, 2, 2), stream="pod-1")
     began = story.at
@@ -132,7 +132,7 @@ def test_an_attempt_that_never_stepped_is_not_taken_for_its_successor() -> None:
     assert numbers(story) == [1, 2]
 
 
-def test_an_end_that_is_told_late_is_of_the_attempt_that_ended() -> None:
+def test_an_end_that_is_reported_late_is_of_the_attempt_that_ended() -> None:
     story = Story().sees(AttemptStart(1, None, None))
     story.sees(AttemptStart(1, None, None), stream="pod-1").trains(1)
     story.wait(60).sees(AttemptStart(2, None, None)).wait(120)

@@ -27,7 +27,7 @@ def test_a_rising_iteration_is_training() -> None:
     assert story.job.attempt.progress_at == story.at
 
 
-def test_a_record_without_news_is_no_progress() -> None:
+def test_a_record_without_changes_is_no_progress() -> None:
     story = Story().beats(0, 400).wait(5).beats(0, 401)
     moved = story.at
     story.wait(5).beats(0, 401)
@@ -62,7 +62,7 @@ def test_a_record_older_than_the_last_one_changes_nothing() -> None:
     assert story.job.attempt.ranks[0].iteration == 6
 
 
-def test_the_probe_tells_the_world_size() -> None:
+def test_the_probe_shows_the_world_size() -> None:
     assert Story().beats(0, 4).job.layout.world_size == 2
 
 
@@ -105,7 +105,7 @@ def test_an_evaluation_ends_by_the_clock_that_it_began_by() -> None:
     assert phase(story.wait(1).beats(0, 6)) == "training"
 
 
-def test_how_long_an_iteration_took_is_told_by_the_clock_of_one_rank() -> None:
+def test_how_long_an_iteration_took_is_identified_by_the_clock_of_one_rank() -> None:
     """The clock of rank 1 is three seconds ahead, and another rank tells first each time."""
     story = Story()
     for number in range(4, 9):

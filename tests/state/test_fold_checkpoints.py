@@ -57,7 +57,7 @@ def test_a_resume_from_the_newest_is_no_rollback() -> None:
     assert not any(known.is_abandoned for known in story.job.checkpoints.values())
 
 
-def test_the_folder_tells_abandoned_ones_by_when_they_were_written() -> None:
+def test_the_folder_shows_abandoned_ones_by_when_they_were_written() -> None:
     story = resumes(saves(Story().says(WORLD), 400, 500, 600), 400)
     when = story.job.timeline.rollbacks[0].at
     story.sees(folder((400, "complete", when - 90), (500, "complete", when + 90),
@@ -115,7 +115,7 @@ LOAD = (
 )
 
 
-def test_a_load_that_nobody_announced_is_told_by_its_traceback() -> None:
+def test_a_load_that_nobody_announced_is_identified_by_its_traceback() -> None:
     story = saves(Story().says(WORLD), 10, 20).wait(9).says(WORLD, *LOAD, "EOFError", "exit code 1")
     assert story.job.attempt.load == "failed"
     assert story.job.checkpoints[20].load_failed

@@ -98,7 +98,7 @@ def test_a_pod_that_ended_well_ends_nothing_while_others_go_on() -> None:
     assert phase(story) is JobPhase.ENDED
 
 
-def test_an_evaluation_that_only_its_timer_tells_of_is_booked_when_it_was() -> None:
+def test_an_evaluation_that_only_its_timer_reports_is_booked_when_it_was() -> None:
     story = Story().trains(1, 2)
     story.says(
         " validation loss at iteration 2 | lm loss value: 6.0E+00 | lm loss PPL: 4.0E+02 | ",
@@ -125,7 +125,7 @@ def test_a_pod_without_the_arguments_knows_the_last_iteration_by_its_lines() -> 
     assert story.trains(1000).job.attempt.is_done
 
 
-def test_an_evaluation_that_the_probe_saw_is_not_told_again_by_its_timer() -> None:
+def test_an_evaluation_that_the_probe_saw_is_not_reported_again_by_its_timer() -> None:
     story = Story().trains(1, 2).beats(0, 2).wait(1).beats(0, 2, "evaluating").wait(19)
     story.beats(0, 2, "compute").says(
         "(min, max) time across ranks (ms):",

@@ -18,14 +18,14 @@ def tell(story: Story, fault: Fault) -> None:
     fold(story.job, Observed(START, "node-a", fault))
 
 
-def test_a_fault_that_no_line_told_is_no_sight_of_a_log() -> None:
+def test_a_fault_that_no_line_reported_is_no_view_of_a_log() -> None:
     story = Story()
     tell(story, XID)
     assert not story.job.sees(Source.LOG)
     assert [seen.fault for seen in story.job.attempt.faults] == [XID]
 
 
-def test_a_fault_of_a_line_is_a_sight_of_its_log() -> None:
+def test_a_fault_of_a_line_is_a_view_of_its_log() -> None:
     story = Story()
     tell(story, XID._replace(file="trainer.log", line=7))
     assert story.job.sees(Source.LOG)

@@ -14,7 +14,7 @@ def says(story: Story, state: SignState) -> SignSeen:
     return story.job.attempt.signs[SignSource.PROCESS, 0, "pod-0"]
 
 
-def test_the_same_word_again_is_newer_but_not_news() -> None:
+def test_the_same_report_again_is_newer_but_no_change() -> None:
     story = Story()
     says(story, SignState.STOPPED)
     seen = says(story, SignState.STOPPED)

@@ -42,7 +42,7 @@ def test_a_late_line_is_no_step_back() -> None:
     assert story.job.attempt.iteration == 3
 
 
-def test_the_sights_of_a_log_are_up() -> None:
+def test_the_views_of_a_log_are_up() -> None:
     assert Story().trains(1).job.sees("log")  # type: ignore[arg-type]
     assert not Story().job.sees("log")  # type: ignore[arg-type]
 

@@ -27,7 +27,7 @@ def job_of_two(seconds: float, every: float = 1.0) -> Job:
     return job
 
 
-def test_the_ranks_of_an_unseen_pod_are_neither_beating_nor_silent() -> None:
+def test_the_ranks_of_an_unreachable_pod_are_neither_beating_nor_silent() -> None:
     job = job_of_two(30)
     fold(job, Observed(job.now, "pod-1", Unreachable("no answer")))
     for second in range(31, 90):

@@ -152,7 +152,7 @@ def test_the_same_sources_give_the_same_file(tmp_path: Path, pyz: Path) -> None:
     assert (tmp_path / "again.pyz").read_bytes() == pyz.read_bytes()
 
 
-def test_a_place_that_cannot_be_written_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_place_that_cannot_be_written_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert zipapp_build.main(["/proc/none/x.pyz"]) == 2
     assert "No such file" in capsys.readouterr().err
     assert zipapp_build.main([]) == 2

@@ -79,7 +79,7 @@ def test_a_beginning_comes_before_what_is_printed_and_an_end_after_it(tmp_path: 
     assert kinds(volume.read()).count("ProcessExit") == 0, "once"
 
 
-def test_an_end_is_told_after_the_last_line_of_a_flood(tmp_path: Path) -> None:
+def test_an_end_is_reported_after_the_last_line_of_a_flood(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     with (tmp_path / contract.LOG).open("wb") as file:
         file.write(b"words of no meaning, and very many of them\n" * 3_000_000)
@@ -116,7 +116,7 @@ def test_a_clock_that_is_set_makes_no_hour_of_silence(tmp_path: Path) -> None:
     assert all(each.at <= volume.clock.now() for each in signs)
 
 
-def test_a_stopped_rank_is_told_by_what_was_seen_of_its_process(tmp_path: Path) -> None:
+def test_a_stopped_rank_is_identified_by_what_was_seen_of_its_process(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     volume.start()
     stopped = process(11, rank=0, state="T")
@@ -175,7 +175,7 @@ def test_when_an_attempt_ends_the_save_folder_is_looked_into_at_once(tmp_path: P
     assert {each.iteration for each in found.checkpoints} == {20, 40}
 
 
-def test_a_sight_that_is_lost_is_told(tmp_path: Path) -> None:
+def test_a_view_that_is_lost_is_reported(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     volume.say(1)
     volume.read()

@@ -27,7 +27,7 @@ def extras(volume: Path, ras: tuple[str, int] | None = None) -> EvidenceExtras:
     return EvidenceExtras(live, lambda: b'{"version":1}', sleep=lambda seconds: None)
 
 
-def test_the_snapshot_is_part_of_it_and_what_is_not_there_is_said(tmp_path: Path) -> None:
+def test_the_snapshot_is_part_of_it_and_what_is_not_there_is_reported(tmp_path: Path) -> None:
     snapshot, gpus = extras(tmp_path)()
     assert snapshot == Content("snapshot.json", b'{"version":1}')
     assert isinstance(gpus, Missing)

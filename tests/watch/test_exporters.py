@@ -33,7 +33,7 @@ def event_files(folder: Path) -> list[Path]:
     return [each for each in folder.rglob("*tfevents*") if each.stat().st_size]
 
 
-def test_without_a_wish_there_is_nothing() -> None:
+def test_without_a_request_there_is_nothing() -> None:
     out = Exporters(newest)
     out.update([record()])
     assert (out.problems(), out.dropped()) == ([], {})

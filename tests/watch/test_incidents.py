@@ -197,7 +197,7 @@ def test_what_is_kept_has_a_bound(tmp_path: Path) -> None:
         assert len(kept.records()) <= 64
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_once_and_changes_nothing(
+def test_a_folder_that_cannot_be_written_to_is_reported_once_and_changes_nothing(
     tmp_path: Path,
 ) -> None:
     told = gone_bad()

@@ -62,7 +62,7 @@ def test_what_the_attempt_has_saved_before_we_came_was_not_there_when_it_began(
     assert engine.job.checkpoints[5].attempt == 1
 
 
-def test_a_checkpoint_that_was_there_when_it_began_is_still_told(tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_there_when_it_began_is_still_reported(tmp_path: Path) -> None:
     engine = seen_late(tmp_path, AGO * 2)
     said = engine.evaluate(engine.job.now)
     assert "started_from_random" in {each.detector for each in said.findings}

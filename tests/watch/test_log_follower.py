@@ -59,7 +59,7 @@ def test_nothing_printed_is_absent_and_no_failure(tmp_path: Path) -> None:
     assert log.rest() == []
 
 
-def test_each_line_is_told_once_and_a_half_one_when_it_is_whole(tmp_path: Path) -> None:
+def test_each_line_is_reported_once_and_a_half_one_when_it_is_whole(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.add(line(1) + line(2)[:40])
     assert iterations(log.read()) == [1]

@@ -77,7 +77,7 @@ def test_without_a_port_nothing_is_served(tmp_path: Path) -> None:
         metrics.update(told.waits(1))
 
 
-def test_ports_that_cannot_be_had_are_said_and_no_reason_not_to_train(tmp_path: Path) -> None:
+def test_ports_that_cannot_be_had_are_reported_and_no_reason_not_to_train(tmp_path: Path) -> None:
     told = Told()
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 65535))

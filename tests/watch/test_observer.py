@@ -42,7 +42,7 @@ def test_one_picture_that_cannot_be_drawn_is_not_the_end_of_the_view() -> None:
     assert len(view.of("noted")) < 20
 
 
-def test_the_end_is_always_told() -> None:
+def test_the_end_is_always_reported() -> None:
     view = Broken(BrokenPipeError())
     safe = SafeObserver(view)
     safe.noted("x")

@@ -59,7 +59,7 @@ def test_a_job_learns_of_its_rollbacks_and_of_its_number(tmp_path: Path) -> None
     assert job.timeline.is_abandoned(450, 40.0)
 
 
-def test_what_was_recalled_is_told_once(tmp_path: Path) -> None:
+def test_what_was_recalled_is_reported_once(tmp_path: Path) -> None:
     memory, job = SavedState(tmp_path), Job("run", {})
     memory.wait(PATIENCE)
     assert memory.recall(job) == []
@@ -102,7 +102,7 @@ def test_a_damaged_calibration_takes_nothing_away(tmp_path: Path, text: str) -> 
     assert list(job.calibration.steps) == [1.5]
 
 
-def test_a_broken_timeline_is_told(tmp_path: Path) -> None:
+def test_a_broken_timeline_is_reported(tmp_path: Path) -> None:
     write_timeline(tmp_path, "{ half")
     memory, job = SavedState(tmp_path), Job("run", {})
     memory.wait(PATIENCE)
@@ -111,7 +111,7 @@ def test_a_broken_timeline_is_told(tmp_path: Path) -> None:
     assert "timeline.json" in problem
 
 
-def test_a_folder_that_cannot_be_written_to_is_told_once(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_reported_once(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o500)
     memory = SavedState(tmp_path)
     try:

@@ -17,7 +17,7 @@ from support.runs.watched_runs import records, watching
 from support.waiting import until
 
 
-def test_an_attempt_is_told_with_what_its_wrapper_chose(tmp_path: Path) -> None:
+def test_an_attempt_is_reported_with_what_its_wrapper_chose(tmp_path: Path) -> None:
     with watching(tmp_path) as watched:
         watched.start(4, resume_from=40, resume_reason="the newest")
         watched.watch.look()
@@ -32,7 +32,7 @@ def test_when_observing_nothing_was_chosen(tmp_path: Path) -> None:
     assert watched.view.of("began") == [(1, None, "")]
 
 
-def test_bad_numbers_are_found_once_told_and_decided_on(tmp_path: Path) -> None:
+def test_bad_numbers_are_found_once_reported_and_decided_on(tmp_path: Path) -> None:
     with watching(tmp_path) as watched:
         watched.start(1)
         watched.say(WORLD, READY, *good(*range(1, 7)), *bad(7, 8))
@@ -59,7 +59,7 @@ def test_what_is_found_after_an_action_is_its_echo(tmp_path: Path) -> None:
     assert [each["cause"] for each in records(watched)] == ["nan"]
 
 
-def test_an_end_that_no_wrapper_wrote_is_told_all_the_same(tmp_path: Path) -> None:
+def test_an_end_that_no_wrapper_wrote_is_reported_all_the_same(tmp_path: Path) -> None:
     with watching(tmp_path) as watched:
         watched.start(1)
         watched.say(WORLD, READY, *good(1, 2, 3))
@@ -103,7 +103,7 @@ def test_what_lies_beside_the_checkpoints_is_recalled(tmp_path: Path) -> None:
         assert watched.engine.job.timeline.is_abandoned(45, 1.0)
 
 
-def test_a_problem_is_told_once(tmp_path: Path) -> None:
+def test_a_problem_is_reported_once(tmp_path: Path) -> None:
     with watching(tmp_path) as watched:
         (watched.save / ".mwatch").mkdir()
         (watched.save / ".mwatch" / "timeline.json").write_text("{")

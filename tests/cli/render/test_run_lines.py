@@ -99,7 +99,7 @@ def test_a_stream_that_cannot_show_a_letter_shows_its_number(
     os.close(reading)
 
 
-def test_without_a_standard_error_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_standard_error_nothing_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", None)
     RunLines().noted("x")
 

@@ -153,7 +153,7 @@ def test_a_yes_is_a_yes_whatever_comes_with_it(answer: Any) -> None:
         assert len(server.all) >= 2
 
 
-def test_points_that_the_server_refuses_are_told() -> None:
+def test_points_that_the_server_refuses_are_reported() -> None:
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
         ExportMetricsServiceResponse,
     )
@@ -262,7 +262,7 @@ def test_one_that_was_never_started_can_be_closed() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_fault_of_ours_is_told_and_ends_nothing_else() -> None:
+def test_a_fault_of_ours_is_reported_and_ends_nothing_else() -> None:
     otlp = Otlp("http://127.0.0.1:1", lambda: [None], pace=SendSchedule(0.01))  # type: ignore[list-item]
     otlp.start()
     until(lambda: otlp.problem)

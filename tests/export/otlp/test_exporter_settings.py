@@ -56,7 +56,7 @@ def test_what_cannot_be_read_of_the_variables_is_left_out_in_silence(
     assert SECRET not in str(got) + "".join(capfd.readouterr())
 
 
-def test_a_certificate_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_that_is_not_there_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere/ca.pem")
     with sending("https://127.0.0.1:1") as otlp:
         until(lambda: otlp.problem)

@@ -46,7 +46,7 @@ def test_only_so_many_files_of_one_host_are_kept(tmp_path: Path) -> None:
     assert set(others.parent.iterdir()) == {others, *made[-3:]}
 
 
-def test_who_may_read_it_can_be_told(tmp_path: Path) -> None:
+def test_who_may_read_it_can_be_chosen(tmp_path: Path) -> None:
     file = opened(tmp_path, Room(mode=0o640))
     file.close()
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o640

@@ -73,7 +73,7 @@ def test_without_an_iteration_of_its_own_it_stands_at_the_newest(tmp_path: Path)
     assert points(found, "mwatch/incident") == [(57, 1.0), (55, 2.0)]
 
 
-def test_a_record_is_told_again_only_when_it_says_something_new(tmp_path: Path) -> None:
+def test_a_record_is_reported_again_only_when_it_says_something_new(tmp_path: Path) -> None:
     def change(notes: TensorboardNotes) -> None:
         for record in (HANG, HANG, ACTED, ACTED):
             notes.incident(record)
@@ -109,7 +109,7 @@ def test_goodput_and_restarts_are_curves(tmp_path: Path) -> None:
     assert points(found, "mwatch/restarts") == [(1, 0.0), (1, 1.0)]
 
 
-def test_a_finding_is_shown_while_it_lasts_and_told_when_it_comes(tmp_path: Path) -> None:
+def test_a_finding_is_shown_while_it_lasts_and_reported_when_it_comes(tmp_path: Path) -> None:
     def stall(notes: TensorboardNotes) -> None:
         notes.update(at(10))
         notes.update(at(10, findings=(STALLED, replace(STALLED, severity=Severity.WARNING))))
@@ -161,7 +161,7 @@ def test_a_secret_is_in_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert b"x \\| [scrubbed" in body
 
 
-def test_what_it_cost_and_that_it_began_anew_is_told(tmp_path: Path) -> None:
+def test_what_it_cost_and_that_it_began_anew_is_reported(tmp_path: Path) -> None:
     over = replace(
         ACTED, resume_from=None, is_carried_out=False, lost_iterations=12, gpu_seconds=3600.4
     )

@@ -18,7 +18,7 @@ from support.builders.kube import (
 )
 
 
-def test_a_pytorchjob_tells_of_its_groups() -> None:
+def test_a_pytorchjob_reports_its_groups() -> None:
     job = pytorch_job("ExitCode", workers=3, gpus=8, run_policy={"backoffLimit": 2})
     assert job.kind is JobKind.PYTORCH_JOB and job.key == "PyTorchJob/ns/train"
     assert [(group.name, group.pods, group.restart_policy) for group in job.groups] == [

@@ -23,7 +23,7 @@ def kept(entry: JobEntry) -> JobEntry:
     return from_data(to_data(LedgerData({"Job.x": entry}))).of("Job.x")
 
 
-def test_an_order_and_a_wish_outlive_the_controller() -> None:
+def test_an_order_and_a_request_outlive_the_controller() -> None:
     wish = RestartRequest("id", 5.0, "ann", "stuck", 300)
     entry = kept(JobEntry(start=START, request=wish))
     assert entry.request == wish
@@ -31,7 +31,7 @@ def test_an_order_and_a_wish_outlive_the_controller() -> None:
     assert kept(JobEntry()).start is None and kept(JobEntry()).request is None
 
 
-def test_the_wrapper_reads_what_is_told() -> None:
+def test_the_wrapper_reads_what_is_reported() -> None:
     told = parse(json.loads(json.dumps(START.document(80.0))), "controller")
     assert told is not None and (told.number, told.resume_from, told.has_choice) == (4, 400, True)
     assert told.rollbacks[0].to_iteration == 400 and told.not_before == 95.0

@@ -92,7 +92,7 @@ def test_what_a_newer_release_adds_is_left_out() -> None:
     assert from_wire(record).what == AttemptStart(3, None, 8)
 
 
-def test_the_stream_may_be_told_beside_it() -> None:
+def test_the_stream_may_be_reported_beside_it() -> None:
     record = to_wire(Observed(1.0, "p", AttemptStart(3, None, 8)))
     del record["stream"]
     assert from_wire(record, "q").stream == "q"

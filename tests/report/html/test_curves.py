@@ -32,12 +32,12 @@ def attempt(number: int, first: int, last: int, resumed: int | None) -> AttemptR
     return AttemptReport(number, 0.0, None, first, last, resumed, 0, Cause.UNKNOWN, "")
 
 
-def test_lines_that_were_read_together_are_told_over_the_time_of_their_steps() -> None:
+def test_lines_that_were_read_together_are_reported_over_the_time_of_their_steps() -> None:
     told = spread([bucket(1, 10.0), *(bucket(number, 20.0) for number in (2, 3, 4))])
     assert [each.ended_at for each in told] == [10.0, 18.0, 19.0, 20.0]
 
 
-def test_they_are_never_told_before_the_line_before_them() -> None:
+def test_they_are_never_reported_before_the_line_before_them() -> None:
     told = spread([bucket(1, 19.0), *(bucket(number, 20.0) for number in range(2, 12))])
     assert told[1].ended_at == pytest.approx(19.1)
     assert all(one.ended_at < other.ended_at for one, other in pairwise(told))

@@ -87,7 +87,7 @@ def test_everything_that_was_asked_for_is_on_the_page(eventful: RunReport) -> No
     assert len(page.ids()) == len(set(page.ids()))
 
 
-def test_an_incident_is_told_with_its_reasons_and_its_lines(eventful: RunReport) -> None:
+def test_an_incident_is_reported_with_its_reasons_and_its_lines(eventful: RunReport) -> None:
     text = " ".join(" ".join(Reader(render(eventful)).text).split())
     assert "Loss-scale collapse" in text
     assert "would restart" in text
@@ -196,12 +196,12 @@ def test_two_hundred_incidents_with_long_texts_stay_inside_the_bound() -> None:
     assert page.count('class="incident"') == 256
 
 
-def test_a_run_that_goes_on_is_told_as_one() -> None:
+def test_a_run_that_goes_on_is_reported_as_one() -> None:
     page = render(quiet(bucket(1), is_over=False))
     assert "Running" in page and "still going on" in page
 
 
-def test_what_mwatch_did_is_told_apart_from_what_it_would_have_done() -> None:
+def test_what_mwatch_did_is_distinguished_from_what_it_would_have_done() -> None:
     acted = incident(1, action="restart", acted_at=12.0, decided_at=11.0, resume_from=0)
     really = render(quiet(bucket(1), incidents=(acted,)))
     assert "mwatch acted once" in really and ">restarted<" in really

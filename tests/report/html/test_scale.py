@@ -81,7 +81,7 @@ def test_labels_of_an_axis_are_round() -> None:
         (20 * 86400, ["Jan 08", "Jan 15", "Jan 22"]),
     ],
 )
-def test_moments_are_told_by_the_clock(seconds: float, labels: list[str]) -> None:
+def test_times_are_shown_by_the_clock(seconds: float, labels: list[str]) -> None:
     noon = MIDNIGHT + 43200
     told = [tick.label for tick in labels_by_time(Across(noon, noon + seconds), ReportClock())]
     assert told[:3] == labels[: len(told)]
@@ -93,7 +93,7 @@ def test_full_hours_are_those_of_the_zone_that_is_shown() -> None:
     assert ticks[0].label == "05:30"
 
 
-def test_moments_without_a_clock_are_told_since_the_first_line() -> None:
+def test_times_without_a_clock_are_shown_since_the_first_line() -> None:
     ticks = labels_by_time(Across(0.0, 60.0), ReportClock(is_relative=True))
     assert [tick.label for tick in ticks][:2] == ["0:00", "0:10"]
 

@@ -74,7 +74,7 @@ def at_work(**change: Any) -> dict[str, Any]:
     return gpu(tensor_active=0.42, **change)
 
 
-def test_a_collective_that_hangs_is_flat_by_its_tensor_cores_whatever_else_is_said(
+def test_a_collective_that_hangs_is_flat_by_its_tensor_cores_whatever_else_is_reported(
     bench: GpuBench,
 ) -> None:
     """A small model: its power says nothing."""

@@ -24,7 +24,7 @@ def bench(tmp_path: Path) -> GpuBench:
     return GpuBench(tmp_path)
 
 
-def test_an_xid_is_a_fault_of_the_catalogue_told_once(bench: GpuBench) -> None:
+def test_an_xid_is_a_fault_of_the_catalogue_reported_once(bench: GpuBench) -> None:
     bench.ranks = {501: 3}
     assert bench.faults(gpu(pids=[501])) == []
     (fault,) = bench.faults(gpu(pids=[501], xid=79))
@@ -34,7 +34,7 @@ def test_an_xid_is_a_fault_of_the_catalogue_told_once(bench: GpuBench) -> None:
     assert [each.id for each in bench.faults(gpu(xid=48))] == ["xid-48"]
 
 
-def test_the_same_xid_again_is_told_again_at_its_own_time(bench: GpuBench) -> None:
+def test_the_same_xid_again_is_reported_again_at_its_own_time(bench: GpuBench) -> None:
     first = WALL + 100.5
     assert len(bench.faults(gpu(xid=31, xid_at=first))) == 1
     assert bench.faults(gpu(xid=31, xid_at=first)) == []
@@ -59,7 +59,7 @@ def test_a_gpu_that_falls_off_the_bus_is_a_fault_and_the_others_are_still_read(
     assert bench.faults(gpu(0), gone) == []
 
 
-def test_the_only_gpu_that_is_lost_is_told_and_then_a_failure(bench: GpuBench) -> None:
+def test_the_only_gpu_that_is_lost_is_reported_and_then_a_failure(bench: GpuBench) -> None:
     bench.sample(gpu())
     lost: dict[str, Any] = {"index": 0, "error": "GPU is lost", "xid": None}
     bench.clock.now += 1.0
@@ -93,7 +93,7 @@ def seen(fault: Fault) -> FaultSeen:
     return FaultSeen(0.0, "pod-0", fault, entries().get(fault.id))
 
 
-def test_every_xid_of_a_burst_is_told_and_each_once(bench: GpuBench) -> None:
+def test_every_xid_of_a_burst_is_reported_and_each_once(bench: GpuBench) -> None:
     bench.sample(gpu())
     first = [[48, WALL + 100.0]]
     assert [each.id for each in bench.faults(gpu(xids=first, xid=48))] == ["xid-48"]
@@ -107,7 +107,7 @@ def test_faults_name_the_file_and_no_line(bench: GpuBench) -> None:
     assert (fault.file, fault.line) == ("node/gpus.json", 0)
 
 
-def test_a_row_that_could_not_be_replaced_is_told_when_it_happens(bench: GpuBench) -> None:
+def test_a_row_that_could_not_be_replaced_is_reported_when_it_happens(bench: GpuBench) -> None:
     bench.sample(gpu(0, remap_failed=False, remap_pending=False), gpu(1, remap_failed=True))
     (pending,) = bench.faults(gpu(0, remap_failed=False, remap_pending=True), gpu(1))
     assert (pending.id, pending.role) == ("xid-63", Role.CONFIRMATION.value)
@@ -127,7 +127,7 @@ def test_an_xid_and_its_field_are_one_fault(bench: GpuBench) -> None:
 
 
 @pytest.mark.parametrize(("action", "is_due"), [(1, True), (2, True), (4, False), (99, False)])
-def test_a_recovery_action_is_told_as_xid_154_and_ends_with_none(
+def test_a_recovery_action_is_reported_as_xid_154_and_ends_with_none(
     bench: GpuBench, action: int, is_due: bool
 ) -> None:
     bench.sample(gpu(recovery_action=0))
@@ -146,7 +146,7 @@ def test_an_action_that_was_due_before_the_job_is_only_shown(bench: GpuBench) ->
     assert bench.source.gpus[0].recovery_action == 4
 
 
-def test_xid_154_alone_is_told_where_the_field_is_not_known(bench: GpuBench) -> None:
+def test_xid_154_alone_is_reported_where_the_field_is_not_known(bench: GpuBench) -> None:
     bench.sample(gpu())
     assert [each.id for each in bench.faults(gpu(xids=[[154, WALL]]))] == ["xid-154"]
 
@@ -175,7 +175,7 @@ def test_a_gpu_that_wants_a_reset_is_not_lost(bench: GpuBench) -> None:
     assert (fault.id, fault.gpu, fault.rank) == ("gpu-reset-required", "GPU-0", 3)
 
 
-def test_a_gpu_that_is_lost_again_is_told_again(bench: GpuBench) -> None:
+def test_a_gpu_that_is_lost_again_is_reported_again(bench: GpuBench) -> None:
     lost: dict[str, Any] = {"index": 1, "error": "GPU is lost", "error_code": 15}
     bench.sample(gpu(0), gpu(1))
     for _ in range(2):
@@ -183,7 +183,7 @@ def test_a_gpu_that_is_lost_again_is_told_again(bench: GpuBench) -> None:
         assert bench.faults(gpu(0), gpu(1)) == []
 
 
-def test_links_that_err_fast_are_told_and_a_few_errors_are_not(bench: GpuBench) -> None:
+def test_links_that_err_fast_are_reported_and_a_few_errors_are_not(bench: GpuBench) -> None:
     slow = {"replay": 10, "crc": 1000, "recovery": 0}
     bench.sample(gpu(nvlink_errors=slow))
     assert bench.faults(gpu(nvlink_errors=slow | {"crc": 4000, "replay": 20}), later=40.0) == []
@@ -195,7 +195,7 @@ def test_links_that_err_fast_are_told_and_a_few_errors_are_not(bench: GpuBench) 
     assert bench.faults(gpu(nvlink_errors=fast | {"crc": 30000}), later=70.0) == []
 
 
-def test_a_link_that_had_to_be_brought_up_anew_is_told(bench: GpuBench) -> None:
+def test_a_link_that_had_to_be_brought_up_anew_is_reported(bench: GpuBench) -> None:
     bench.sample(gpu(nvlink_errors={"recovery": 2}))
     (fault,) = bench.faults(gpu(nvlink_errors={"recovery": 3}), later=60.0)
     assert "recovery" in fault.text

@@ -93,7 +93,7 @@ def test_the_samplers_records_come_first_and_then_nvml_is_not_opened(bench: Benc
     assert isinstance(bench.nvml.read(), Absent)
 
 
-def test_without_records_nvml_is_read_and_tells_the_same(bench: Bench) -> None:
+def test_without_records_nvml_is_read_and_shows_the_same(bench: Bench) -> None:
     bench.look()
     assert (bench.source.route, len(bench.source.gpus)) == ("nvml", 8)
     bench.look(later=5.0)
@@ -121,7 +121,7 @@ def test_records_that_grow_old_give_way_and_come_back_without_a_fault(bench: Ben
     assert bench.source.route == "wrapper"
 
 
-def test_what_nvml_said_long_ago_is_not_of_now(bench: Bench) -> None:
+def test_what_nvml_reported_long_ago_is_not_of_now(bench: Bench) -> None:
     bench.nvml.read()
     assert bench.nvml.wait(SECONDS)
     bench.clock.now += 50.0
@@ -152,7 +152,7 @@ def test_an_xid_that_both_routes_see_is_one_fault(bench: Bench) -> None:
     assert bench.source.gpus[3].xid == 79
 
 
-def test_a_fault_that_nvml_tells_names_nvml(bench: Bench) -> None:
+def test_a_fault_that_nvml_shows_names_nvml(bench: Bench) -> None:
     bench.look()
     bench.driver.say("lost=3")
     (fault,) = bench.look()
@@ -179,7 +179,7 @@ def test_a_sampler_that_sees_no_gpu_leaves_it_to_nvml(bench: Bench) -> None:
     assert not bench.source.gpus
 
 
-def test_neither_route_is_absent_as_the_sampler_said(bench: Bench) -> None:
+def test_neither_route_is_absent_as_the_sampler_reported(bench: Bench) -> None:
     bench.driver.unload()
     write_gpus(bench.volume, bench.clock.now, state="absent", reason="no GPU in this pod")
     bench.look()
@@ -196,7 +196,7 @@ def test_a_record_of_the_attempt_before_is_not_read(bench: Bench) -> None:
     assert bench.source.read() == Ok(())
 
 
-def test_an_xid_that_our_own_nvml_saw_in_the_attempt_before_is_not_told_again(
+def test_an_xid_that_our_own_nvml_saw_in_the_attempt_before_is_not_reported_again(
     bench: Bench,
 ) -> None:
     bench.look()

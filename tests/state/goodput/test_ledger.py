@@ -20,7 +20,9 @@ def test_start_load_and_first_step_are_booked_by_their_phases() -> None:
     assert story.spent(55) == {"starting": 20, "loading": 30, "first_step": 5}
 
 
-def test_what_the_first_step_takes_above_a_usual_one_is_told_when_a_usual_one_is_known() -> None:
+def test_what_the_first_step_takes_above_a_usual_one_is_reported_when_a_usual_one_is_known() -> (
+    None
+):
     story = Story().enter(20, JobPhase.FIRST_STEP).line(40, 10, 2.0)
     assert story.spent() == {"starting": 20, "training": 20}
     story.line(50, 20).line(60, 30).line(70, 40)
@@ -178,7 +180,7 @@ def test_late_and_repeated_hooks_do_no_harm() -> None:
     assert ledger.time_spent(empty, START).goodput is None
 
 
-def test_a_save_among_lines_without_a_time_of_a_step_is_told_by_the_usual_one() -> None:
+def test_a_save_among_lines_without_a_time_of_a_step_is_identified_by_the_usual_one() -> None:
     story = Story().trained().enter(90, JobPhase.SAVING).enter(90, JobPhase.TRAINING)
     story.line(109, 70, None)
     assert story.spent() == {"starting": 20, "first_step": 10, "training": 70, "saving": 9}

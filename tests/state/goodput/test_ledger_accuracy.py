@@ -55,7 +55,7 @@ def test_an_attempt_that_dies_before_its_second_line_is_made_good_later() -> Non
     assert seconds[Spent.RECOMPUTED] == pytest.approx(79, abs=3)
 
 
-def test_a_hang_is_told_in_its_parts() -> None:
+def test_a_hang_is_reported_in_its_parts() -> None:
     run = Run(World(blows=(Blow(1450, "hang", 90.0),)), Told(10, probe=True))
     seconds = run.play().ledger.booked
     hang = [Spent.HANG_UNDETECTED, Spent.DETECTING, Spent.WAITING_TO_ACT]

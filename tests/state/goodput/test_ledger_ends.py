@@ -117,7 +117,7 @@ def test_a_phase_that_ends_an_attempt_without_any_line() -> None:
     assert story.spent() == {"starting": 20, "first_step": 10, "training": 4, "saving": 6}
 
 
-def test_the_probe_alone_tells_how_long_an_attempt_worked() -> None:
+def test_the_probe_alone_shows_how_long_an_attempt_worked() -> None:
     story = Story().enter(20, JobPhase.FIRST_STEP).enter(30, JobPhase.TRAINING)
     story.job.sources[Source.PROBE] = SourceStatus(True, START, "seen")
     story.job.attempt.ranks[0] = rank(0, 9, at=START + 99, progressed_at=START + 80)
@@ -125,7 +125,7 @@ def test_the_probe_alone_tells_how_long_an_attempt_worked() -> None:
     assert (spent["training"], spent["hang_undetected"]) == (50, 20)
 
 
-def test_a_save_and_a_good_bye_tell_of_iterations_that_no_line_has_told_of() -> None:
+def test_a_save_and_a_good_bye_report_iterations_that_no_line_has_reported() -> None:
     story = Story().trained()
     story.job.attempt.exit = ExitSeen(START + 100, "pod-0", BYE._replace(iteration=65))
     story.enter(90, JobPhase.EVALUATING).enter(97, JobPhase.TRAINING)
@@ -137,7 +137,7 @@ def test_a_save_and_a_good_bye_tell_of_iterations_that_no_line_has_told_of() -> 
     assert saved.spent()["training"] == pytest.approx(64)
 
 
-def test_what_few_lines_tell_is_enough_at_the_end() -> None:
+def test_what_few_lines_show_is_enough_at_the_end() -> None:
     story = Story().enter(20, JobPhase.FIRST_STEP).line(40, 10, 2.0).line(50, 20)
     assert story.end(50).spent() == {"starting": 20, "first_step": 10, "training": 20}
 

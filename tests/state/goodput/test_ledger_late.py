@@ -27,7 +27,7 @@ def test_a_save_by_a_clock_that_is_behind_counts_after_the_line() -> None:
     assert story.spent() == {"starting": 20, "first_step": 10, "training": 80, "saving": 3}
 
 
-def test_lines_that_waited_while_nothing_else_was_said_were_training() -> None:
+def test_lines_that_waited_while_nothing_else_was_reported_were_training() -> None:
     story = Story().trained().line(140, 70)
     assert story.spent()["idle"] == 40
     for number in range(8, 12):

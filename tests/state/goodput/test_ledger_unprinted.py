@@ -40,7 +40,7 @@ def test_steps_before_the_first_save_were_steps_though_their_line_was_lost() -> 
     assert story.spent() == {"starting": 20, "first_step": 10, "training": 80, "saving": 3}
 
 
-def test_a_save_of_an_attempt_that_began_nobody_knows_where_tells_no_count() -> None:
+def test_a_save_of_an_attempt_that_began_nobody_knows_where_shows_no_count() -> None:
     story = saves(Story().enter(20, JobPhase.FIRST_STEP), 55, 58, 25)
     story.line(63, 30, new=10)
     for number in range(4, 9):
@@ -107,14 +107,14 @@ def test_the_second_line_of_a_silent_pod_counts_its_first_step_though_it_evaluat
     assert (spent["first_step"], spent["training"]) == (24, 40)
 
 
-def test_a_save_after_the_only_line_tells_how_much_of_it_was_the_first_step() -> None:
+def test_a_save_after_the_only_line_shows_how_much_of_it_was_the_first_step() -> None:
     story = saves(Story(interval=100).enter(20, JobPhase.FIRST_STEP).line(60, 100, 0.4, new=100),
                   72.5, 75, 150)  # fmt: skip
     story.end(75)
     assert story.spent() == {"starting": 20, "first_step": 15, "training": 37.5, "saving": 2.5}
 
 
-def test_of_a_single_line_it_is_guessed_and_said_so() -> None:
+def test_of_a_single_line_it_is_guessed_and_reported() -> None:
     story = Story(interval=100).enter(20, JobPhase.FIRST_STEP).line(60, 100, 0.4, new=100).end(60)
     assert 0 < story.spent()["first_step"] <= 10
     assert story.job.ledger.guessed_seconds == 40
@@ -158,7 +158,7 @@ def test_a_result_names_the_steps_before_its_evaluation() -> None:
     assert (spent["training"], spent["evaluating"]) == (68, 12)
 
 
-def test_after_the_first_line_alone_the_probe_tells_how_long_was_worked() -> None:
+def test_after_the_first_line_alone_the_probe_shows_how_long_was_worked() -> None:
     story = Story().enter(20, JobPhase.FIRST_STEP).line(31, 1, 11.0, new=1)
     job = story.job
     job.sources[Source.PROBE] = SourceStatus(True, START, "seen")

@@ -187,7 +187,7 @@ def test_names_are_quoted() -> None:
     assert address(environ) == "https://c:9402/v1/jobs/default/a%2F..%2Fb%3Fx/attempt"
 
 
-def test_who_asks_and_what_it_knows_is_told(controller: Controller) -> None:
+def test_who_asks_and_what_it_knows_is_reported(controller: Controller) -> None:
     controller.answers = [{}]
     ask(address(controller.environ) or "", {"MWATCH_POD": "gpt-worker-3"}, after=7)
     ask(address(controller.environ) or "", {"MWATCH_POD": "a\nb"})

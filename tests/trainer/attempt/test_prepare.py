@@ -170,7 +170,7 @@ def test_a_shells_text_is_left_alone_and_led_by_the_tracker(tmp_path: Path) -> N
     assert any("text for bash" in each for each in plan.changes)
 
 
-def test_what_cannot_be_brought_about_is_said(tmp_path: Path) -> None:
+def test_what_cannot_be_brought_about_is_reported(tmp_path: Path) -> None:
     save = saved(tmp_path / "ck", 10)
     ran(tmp_path / "v", 1)
     text = f"torchrun pretrain_gpt.py --save {save} --load /pretrained"

@@ -108,7 +108,7 @@ def test_the_choice_of_the_last_attempt_is_not_taken_for_this_one(tmp_path: Path
     assert [(plan().number, plan().resume_from) for plan in plans] == [(2, 20), (2, 20)]
 
 
-def test_an_answer_to_an_older_call_is_not_heard(tmp_path: Path) -> None:
+def test_an_answer_to_an_older_call_is_not_noticed(tmp_path: Path) -> None:
     save = saved(tmp_path / "ck", 10)
     assert started(tmp_path, save, 0, wait=0.3)().exit_code == 202
     assert started(tmp_path, save, 1, wait=0.3)().exit_code == 202

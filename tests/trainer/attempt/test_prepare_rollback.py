@@ -123,7 +123,7 @@ def test_a_good_non_persistent_checkpoint_stays(tmp_path: Path, run: list[str]) 
     assert any("non-persistent" in each for each in plan.changes)
 
 
-def test_a_checkpoint_that_does_not_come_into_sight_ends_in_a_restart(
+def test_a_checkpoint_that_does_not_come_into_view_ends_in_a_restart(
     tmp_path: Path, run: list[str]
 ) -> None:
     before = contents(tmp_path / "ck")
@@ -133,9 +133,7 @@ def test_a_checkpoint_that_does_not_come_into_sight_ends_in_a_restart(
     assert contents(tmp_path / "ck") == before
 
 
-def test_a_checkpoint_that_comes_into_sight_in_time_is_taken(
-    tmp_path: Path, run: list[str]
-) -> None:
+def test_a_checkpoint_that_comes_into_view_in_time_is_taken(tmp_path: Path, run: list[str]) -> None:
     def sleep(_: float) -> None:
         if not (tmp_path / "ck" / "iter_0000040").exists():
             saved(tmp_path / "ck", 40)

@@ -78,7 +78,7 @@ def test_a_tracker_may_say_release(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "\n", "-1", "1_0", "0x10", "20 40", "2" * 200, "None", "\x1b[2J", "\u0662"]
 )
-def test_garbage_in_the_tracker_is_said_and_not_fatal(tmp_path: Path, text: str) -> None:
+def test_garbage_in_the_tracker_is_reported_and_not_fatal(tmp_path: Path, text: str) -> None:
     torch_dist(tmp_path, 20, SHARDS)
     track(tmp_path, text)
     tracker = read_tracker(str(tmp_path))
@@ -89,7 +89,7 @@ def test_garbage_in_the_tracker_is_said_and_not_fatal(tmp_path: Path, text: str)
     assert names(tmp_path) == ["iter_0000020"]
 
 
-def test_a_tracker_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_a_tracker_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     assert read_tracker(str(tmp_path)) is None
     track(tmp_path, 20)
     path = tmp_path / "latest_checkpointed_iteration.txt"
@@ -211,7 +211,7 @@ def test_a_folder_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) ->
         listed(tmp_path / "nowhere")
 
 
-def test_a_checkpoint_and_a_folder_of_checkpoints_are_told_apart(tmp_path: Path) -> None:
+def test_a_checkpoint_and_a_folder_of_checkpoints_are_distinguished(tmp_path: Path) -> None:
     folder = torch_dist(tmp_path, 20, SHARDS)
     assert (looks_like_checkpoint(str(folder)), looks_like_checkpoint(str(tmp_path))) == (
         True,

@@ -71,7 +71,7 @@ def test_the_files_of_all_ranks_of_composer_are_kept(tmp_path: Path) -> None:
     assert names == {".kept-by-mwatch", "ep0-ba100-rank0.pt", "ep0-ba100-rank1.pt"}
 
 
-def test_what_cannot_be_kept_is_said_and_leaves_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_kept_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     assert "is not a checkpoint" in (protect(str(tmp_path), "../etc") or "")
     assert protect(str(tmp_path), "iter_0000010") is not None
     assert kept(tmp_path) == set()

@@ -55,7 +55,7 @@ def test_the_furthest_end_of_a_shard_counts() -> None:
     assert read_index(SMALL).shards == {"__0_0.distcp": 100, "__1_0.distcp": 70}
 
 
-def test_an_index_without_common_state_is_told_apart() -> None:
+def test_an_index_without_common_state_is_distinguished() -> None:
     assert not read_index(index_of({"a": 1}, common=False)).has_common_state
 
 

@@ -16,7 +16,7 @@ def program_of(config: Path, *more: str) -> Program:
     return find_program(["composer", "-n", "8", "train.py", str(config), *more], {})
 
 
-def test_it_is_told_from_megatron() -> None:
+def test_it_is_distinguished_from_megatron() -> None:
     assert is_composer(find_program(["composer", "train.py", "a.yaml"], {}))
     assert is_composer(find_program(["torchrun", "train.py", "a.yaml", "save_folder=/c"], {}))
     assert is_composer(find_program(["llmfoundry", "train", "a.yaml"], {}))

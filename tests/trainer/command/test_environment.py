@@ -40,7 +40,7 @@ def test_the_users_settings_stay_under_either_name(tmp_path: Path) -> None:
     assert "TORCH_FR_BUFFER_SIZE" not in env and "TORCH_FR_DUMP_TEMP_FILE" not in env
 
 
-def test_a_place_for_dumps_is_no_wish_for_a_dump_at_every_exit(tmp_path: Path) -> None:
+def test_a_place_for_dumps_is_no_request_for_a_dump_at_every_exit(tmp_path: Path) -> None:
     """Megatron fills in what is missing beside it, and its ranks then hang when they exit."""
     env, _ = child_environment({"TORCH_INCLUDE_ONLY_ACTIVE": "1"}, str(tmp_path), 1, True)
     assert env["TORCH_NCCL_EXTRA_DUMP_ON_EXEC"] == "0"

@@ -114,7 +114,7 @@ def test_a_value_that_a_shell_has_yet_to_make_is_not_used() -> None:
     ("source", "answer"),
     [(FOLLOWED, True), (DEAD, False), (STORED_ARGUMENTS_ONLY, False), (None, None)],
 )
-def test_the_source_tells_whether_the_step_is_followed(
+def test_the_source_shows_whether_the_step_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str | None, answer: bool | None
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -46,7 +46,7 @@ def ready(directory: Path, times: int = 1) -> None:
     until(lambda: path.exists() and path.read_bytes().count(b"ready") >= times)
 
 
-def test_it_tells_how_it_stands(tmp_path: Path) -> None:
+def test_it_reports_its_state(tmp_path: Path) -> None:
     with running(tmp_path, *FOREVER):
         ready(tmp_path)
         answer = ask(str(tmp_path), {"op": "status"})

@@ -85,7 +85,7 @@ def test_only_an_incident_can_be_kept(tmp_path: Path, id: str) -> None:
         assert not (save / ".mwatch" / "incidents").exists()
 
 
-def test_a_bundle_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_bundle_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with acting(tmp_path, "--act") as (volume, _):
         answer = ask(str(volume), {"op": "keep", "id": ID, "seconds": 10}, 12)
         assert answer["ok"] is False

@@ -60,7 +60,7 @@ def test_a_value_goes_by_its_shape_whatever_its_name() -> None:
     }
 
 
-def test_many_processes_are_told_once_and_by_their_difference(tmp_path: Path) -> None:
+def test_many_processes_are_reported_once_and_by_their_difference(tmp_path: Path) -> None:
     same = b"".join(b"V%d=%s\0" % (n, b"x" * 90) for n in range(1000))
     processes = []
     for pid in range(300):

@@ -58,7 +58,7 @@ def ended(
         ("two-pods-crash/node0.log", 1, 201),
     ],
 )
-def test_a_real_log_is_told_apart(log: str, returncode: int, returned: int) -> None:
+def test_a_real_log_is_distinguished(log: str, returncode: int, returned: int) -> None:
     lines = (CORPUS / log).read_text(errors="replace").splitlines()
     told = ended(returncode, *lines)
     assert (told.code, told.returned, told.was_requested) == (
@@ -117,7 +117,7 @@ def test_a_keyboard_interrupt_is_a_signal() -> None:
     assert ended(1, "Traceback (most recent call last):", "KeyboardInterrupt").returned == 130
 
 
-def test_an_early_0_is_told_from_the_last_interval() -> None:
+def test_an_early_0_is_distinguished_from_the_last_interval() -> None:
     lines = [f"iteration {n}/95 | x |" for n in (10, 20, 30)]
     assert ended(0, RANK_0, *lines).returned == 200
     more = [f"iteration {n}/95 | x |" for n in range(40, 100, 10)]

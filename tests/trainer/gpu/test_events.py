@@ -40,7 +40,7 @@ def test_xids_and_other_events_come_with_their_times_and_none_hides_another(
     assert [name for name, _ in bench.gpu(2)["events"]] == ["gpu_unavailable"]
 
 
-def test_where_only_xids_can_be_told_of_xids_are_told(bench: SamplerBench) -> None:
+def test_where_only_xids_can_be_reported_xids_are_reported(bench: SamplerBench) -> None:
     bench.driver.say("nvmlDeviceGetSupportedEventTypes=3")
     bench.sample()
     bench.driver.event(3, 0x4000)
@@ -68,7 +68,7 @@ def test_a_wait_that_a_lost_gpu_broke_is_taken_up_for_the_others(bench: SamplerB
     until(lambda: bench.gpu(3)["xid"] == 45)
 
 
-def test_a_call_that_hangs_is_told_of_by_another_thread(
+def test_a_call_that_hangs_is_reported_by_another_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = FakeDriver(tmp_path, monkeypatch)

@@ -54,7 +54,7 @@ def wrapper(tmp_path: Path) -> Any:
         process.wait()
 
 
-def test_ranks_are_told_from_their_workers(tmp_path: Path, wrapper: Any) -> None:
+def test_ranks_are_distinguished_from_their_workers(tmp_path: Path, wrapper: Any) -> None:
     path = tmp_path / "node" / "processes.json"
 
     def ranks() -> list[int]:

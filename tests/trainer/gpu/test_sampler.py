@@ -22,7 +22,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SamplerBe
     bench.close()
 
 
-def test_eight_gpus_are_read_with_everything_that_they_tell(bench: SamplerBench) -> None:
+def test_eight_gpus_are_read_with_everything_that_they_report(bench: SamplerBench) -> None:
     bench.sample()
     document = bench.sample()
     assert (document["state"], document["reason"], document["driver"]) == ("ok", None, "580.0")
@@ -148,7 +148,7 @@ def test_a_gpu_that_falls_off_in_the_middle_of_a_look_is_lost(bench: SamplerBenc
     assert errors == [15, *[None] * 7]
 
 
-def test_a_gpu_that_was_lost_before_the_start_is_told_and_one_of_others_is_not(
+def test_a_gpu_that_was_lost_before_the_start_is_reported_and_one_of_others_is_not(
     bench: SamplerBench,
 ) -> None:
     bench.driver.say("lost=2", "closed=6", "closed=7")
@@ -157,7 +157,7 @@ def test_a_gpu_that_was_lost_before_the_start_is_told_and_one_of_others_is_not(
     assert errors == {0: None, 1: None, 2: 15, 3: None, 4: None, 5: None}
 
 
-def test_fields_and_processes_that_cannot_be_told_are_unknown(bench: SamplerBench) -> None:
+def test_fields_and_processes_that_cannot_be_reported_are_unknown(bench: SamplerBench) -> None:
     bench.driver.say(
         "field=999",
         "nvmlDeviceGetComputeRunningProcesses_v3=3",

@@ -123,7 +123,7 @@ def test_a_log_that_was_moved_away_is_begun_again(tmp_path: Path) -> None:
     assert (tmp_path / "elsewhere").read_bytes() == b"one\n"
 
 
-def test_a_full_disk_is_counted_and_said_when_there_is_room_again(tmp_path: Path) -> None:
+def test_a_full_disk_is_counted_and_reported_when_there_is_room_again(tmp_path: Path) -> None:
     path = tmp_path / "log"
     writer = LogWriter(str(path), 1 << 20)
     writer.put(b"before\n")

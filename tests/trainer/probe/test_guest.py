@@ -127,7 +127,7 @@ def test_the_next_sitecustomize_runs_as_if_ours_were_not_there(volume: Path) -> 
     assert record_of(volume) is not None
 
 
-def test_an_error_in_the_next_sitecustomize_is_told_as_ever(volume: Path) -> None:
+def test_an_error_in_the_next_sitecustomize_is_reported_as_ever(volume: Path) -> None:
     for broken in ("raise RuntimeError('theirs')", "import not_there_at_all"):
         done = chained(broken, volume, "print('on')")
         assert done.stdout == "on\n"

@@ -89,7 +89,7 @@ def test_after_a_loop_of_composer_another_may_follow() -> None:
     assert reader.read(stack((COMPOSER, "fit"), (COMPOSER, "_train_loop"))) == "compute"
 
 
-def test_of_another_program_nothing_is_said_before_its_first_step() -> None:
+def test_of_another_program_nothing_is_reported_before_its_first_step() -> None:
     reader = PhaseReader()
     assert reader.read(stack(MAIN, ("mine.py", "train"), (C10D, "barrier"))) == ""
     assert not reader.is_training

@@ -77,7 +77,7 @@ def test_a_worker_that_was_started_by_what_took_itself_for_a_rank_is_one() -> No
     assert classify({**WORKER, OWNER_VARIABLE: mark({}, 100)}, 101, TRAINER) == RANK
 
 
-def test_what_mpirun_and_srun_tell_is_understood() -> None:
+def test_what_mpirun_and_srun_set_is_understood() -> None:
     told = identity({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"})
     assert (told.rank, told.world_size, told.local_rank) == (3, 4, -1)
     slurm = {"SLURM_PROCID": "6", "SLURM_LOCALID": "2", "SLURM_NTASKS": "8"}

@@ -30,7 +30,7 @@ def test_a_record_of_the_first_release_is_read() -> None:
     assert len(FIRST) == SIZE
 
 
-def test_a_record_that_is_being_written_is_told_by_its_ends() -> None:
+def test_a_record_that_is_being_written_is_identified_by_its_ends() -> None:
     old, new = pack(RECORD, 2), pack(RECORD._replace(iteration=611), 4)
     for cut in (16, 100, SIZE - 8):
         assert unpack(new[:cut] + old[cut:]) is None

@@ -62,7 +62,7 @@ def test_the_hash_changes_with_a_line_and_not_with_what_is_far_out() -> None:
     assert digest(inner) != digest(inner[1:])
 
 
-def test_people_are_told_the_innermost_place_outside_of_libraries() -> None:
+def test_people_learn_the_innermost_place_outside_of_libraries() -> None:
     site = "/usr/lib/python3.12/site-packages"
     stack = [
         place(f"{site}/torch/nn/modules/module.py", "_call_impl", 1),

@@ -155,7 +155,7 @@ def test_each_rank_writes_and_nobody_else(seen: Seen) -> None:
     assert command.split(b"\0")[-2] == b"main.py"
 
 
-def test_the_phases_tell_who_waits_for_whom(seen: Seen) -> None:
+def test_the_phases_show_who_waits_for_whom(seen: Seen) -> None:
     assert [record.phase for record in seen.records] == ["collective", "compute"]
     assert seen.records[0].where.startswith("job.py:") or "job.py" in seen.records[0].where
 

@@ -60,7 +60,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("arguments", "why"), BAD)
-def test_a_wrong_command_line_is_said_in_a_line(
+def test_a_wrong_command_line_is_reported_in_a_line(
     arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as left:
@@ -79,7 +79,7 @@ def test_a_wrong_mode_in_the_environment_names_the_right_ones(
     assert "MWATCH_MODE is 'acting'; it can be observe or act" in capsys.readouterr().err
 
 
-def test_a_broken_pattern_for_secrets_in_the_environment_is_said_at_once(
+def test_a_broken_pattern_for_secrets_in_the_environment_is_reported_at_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert given("--", "true", MWATCH_SCRUB="corp-[0-9]+\n\n").command == ("true",)

@@ -55,7 +55,7 @@ def test_the_exit_code_is_the_commands_own(tmp_path: Path, code: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGABRT])
-def test_an_end_by_a_signal_is_told_as_a_shell_tells_it(tmp_path: Path, number: int) -> None:
+def test_an_end_by_a_signal_is_reported_as_a_shell_reports_it(tmp_path: Path, number: int) -> None:
     assert run(tmp_path, "sh", "-c", f"kill -{int(number)} $$").code == 128 + number
     ended = attempt(tmp_path)["exit"]
     assert (ended["code"], ended["signal"], ended["asked"]) == (None, number, False)

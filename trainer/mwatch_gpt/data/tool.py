@@ -29,9 +29,9 @@ _EXAMPLES = """examples:
   python -m mwatch_gpt.data --check data/corpus_text_document --vocab-size 50257
   python -m mwatch_gpt.data --blend weights.txt data/a_text_document=0.7 data/b_text_document=0.3
 
-The same command again continues where a killed one stopped. Sentences are not split: BERT and T5
-need Megatron-LM's own tool for that. Exit codes: 0 done, 1 --check found something, 2 bad input,
-3 a fault of the machine (a full disk, a killed worker): the same command continues when that is
+Run the same command again to continue after an interruption. Sentences are not split: use
+Megatron-LM's own tool for BERT and T5. Exit codes: 0 done, 1 --check found a problem, 2 bad input,
+3 a fault of the machine (full disk, killed worker): run the same command again when that is
 fixed.
 """
 
@@ -39,18 +39,18 @@ fixed.
 def parse(argv: Sequence[str] | None, sample: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m mwatch_gpt.data",
-        description="Makes Megatron's indexed datasets (.bin and .idx) out of text.",
+        description="Convert text to Megatron's indexed datasets (.bin and .idx).",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_conversion(parser, sample)
     _add_tokenizer(parser.add_argument_group("tokenizer"))
-    others = parser.add_argument_group("datasets that are there")
-    others.add_argument("--check", action="store_true", help="report what is wrong with PREFIX ...")
+    others = parser.add_argument_group("existing datasets")
+    others.add_argument("--check", action="store_true", help="check the datasets PREFIX ...")
     others.add_argument(
-        "--vocab-size", type=_tokens, metavar="N", help="with --check: read the tokens too"
+        "--vocab-size", type=_tokens, metavar="N", help="with --check: also check the tokens"
     )
-    others.add_argument("--blend", metavar="FILE", help="write the weights of PREFIX[=WEIGHT] ...")
+    others.add_argument("--blend", metavar="FILE", help="write a blend of PREFIX[=WEIGHT] ...")
     others.add_argument("prefixes", nargs="*", metavar="PREFIX")
     args = parser.parse_args(argv)
     reads = bool(args.check or args.blend)
@@ -71,13 +71,23 @@ def _add_conversion(parser: argparse.ArgumentParser, sample: str) -> None:
         nargs="+",
         default=[sample],
         metavar="FILE",
-        help="JSON lines or plain text, .gz or .zst too (default: a text of ours)",
+        help="JSON lines or plain text, also .gz or .zst (default: the sample text)",
     )
-    parser.add_argument("--output-prefix", metavar="PATH", help="without an ending")
     parser.add_argument(
-        "--json-keys", nargs="+", default=["text"], metavar="KEY", help="fields (default: text)"
+        "--output-prefix", metavar="PATH", help="path of the dataset, without extension"
     )
-    parser.add_argument("--append-eod", action="store_true", help="end each document")
+    parser.add_argument(
+        "--json-keys",
+        nargs="+",
+        default=["text"],
+        metavar="KEY",
+        help="fields to convert (default: text)",
+    )
+    parser.add_argument(
+        "--append-eod",
+        action="store_true",
+        help="append the end-of-document token to each document",
+    )
     cores = len(os.sched_getaffinity(0))
     parser.add_argument(
         "--workers", type=_count, default=cores, help=f"processes (default: {cores})"
@@ -87,13 +97,11 @@ def _add_conversion(parser: argparse.ArgumentParser, sample: str) -> None:
         type=float,
         default=SAVE_SECONDS,
         metavar="N",
-        help="how much work a kill may cost (default: %(default)g)",
+        help="save progress every N seconds (default: %(default)g)",
     )
+    parser.add_argument("--skip-bad", action="store_true", help="skip and count invalid lines")
     parser.add_argument(
-        "--skip-bad", action="store_true", help="leave bad lines out, and count them"
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="start over where something else is there"
+        "--overwrite", action="store_true", help="replace other data at the output prefix"
     )
 
 
@@ -102,11 +110,13 @@ def _add_tokenizer(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tokenizer-model", metavar="FILE", help="tokenizer.json, or its folder")
     group.add_argument("--vocab-file", metavar="FILE", help="vocab.json of GPT-2")
     group.add_argument("--merge-file", metavar="FILE", help="merges.txt of GPT-2")
-    group.add_argument("--eod-token", metavar="TEXT", help="where the files do not name it")
+    group.add_argument(
+        "--eod-token", metavar="TEXT", help="end-of-document token, if the files do not name it"
+    )
     group.add_argument(
         "--add-special-tokens",
         action="store_true",
-        help="what the tokenizer puts around a text, as Megatron's --legacy-tokenizer does",
+        help="keep the tokenizer's special tokens, as Megatron's --legacy-tokenizer does",
     )
 
 

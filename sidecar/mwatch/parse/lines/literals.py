@@ -30,13 +30,13 @@ def _required(tokens: list[str], at: int) -> tuple[tuple[str, ...], int]:
     """Return the literals of the alternation at `at`, and where it ends."""
     branches: list[tuple[str, ...]] = []
     best: tuple[str, ...] = ()
-    run = ""
+    size, run = 0, ""
     while at < len(tokens) and tokens[at] != ")":
         token = tokens[at]
         at += 1
         if token == "|":
             branches.append(best)
-            best, run = (), ""
+            best, size, run = (), 0, ""
             continue
         inside: tuple[str, ...] = ()
         if token == "(" or token.startswith(GROUPS):
@@ -44,7 +44,10 @@ def _required(tokens: list[str], at: int) -> tuple[tuple[str, ...], int]:
             at += 1
         least, at = _repeats(tokens, at)
         own = run + token[-1] if _is_literal(token) and least != 0 else ""
-        best = max(best, (own,) if own else (), inside if least != 0 else (), key=shortest)
+        if len(own) > size:
+            best, size = (own,), len(own)
+        if inside and least != 0 and shortest(inside) > size:
+            best, size = inside, shortest(inside)
         run = own if least is None else ""
     branches.append(best)
     return (tuple(dict.fromkeys(sum(branches, ()))) if all(branches) else ()), at
@@ -75,7 +78,7 @@ def shortest(texts: tuple[str, ...]) -> int:
 def _repeats(tokens: list[str], at: int) -> tuple[int | None, int]:
     """Return the least count of the quantifier at `at` (None without one), and what follows it."""
     token = tokens[at] if at < len(tokens) else ""
-    if token not in ("*", "+", "?") and not re.fullmatch(r"\{\d*,?\d*\}", token):
+    if token not in ("*", "+", "?") and not (token[:1] == "{" and len(token) > 1):
         return None, at
     at += 1
     if at < len(tokens) and tokens[at] == "?":  # lazy
