@@ -64,7 +64,7 @@ def test_a_stopped_rank_is_reported_at_each_sample_until_it_goes_on(bench: Bench
     assert bench.states(LAUNCHER, process(11, 0), process(12, 1)) == {}
 
 
-def test_a_debugger_that_stops_a_rank_is_told_from_a_signal(bench: Bench) -> None:
+def test_a_debugger_that_stops_a_rank_is_distinguished_from_a_signal(bench: Bench) -> None:
     assert bench.states(LAUNCHER, process(11, 0, state="t")) == {0: SignState.TRACED}
     assert bench.states(LAUNCHER, process(11, 0)) == {0: SignState.UNKNOWN}
 
