@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the parts of a run from Megatron's classes: model, optimizer, schedule, datasets.
+"""Builds the parts of a run with Megatron: process groups, model, optimizer, schedule, datasets.
 
 The seed and the number of iterations fix the order of the samples. The position is the number of
 samples consumed, which is in the checkpoint, so a resumed run continues with the same samples.
@@ -11,30 +11,90 @@ from __future__ import annotations
 import argparse
 import atexit
 import importlib.util
+import os
+import random
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy
 import torch
-from megatron.core import parallel_state
+from megatron.core import parallel_state, tensor_parallel
 from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
 from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
 from megatron.core.datasets.indexed_dataset import IndexedDataset
 from megatron.core.datasets.utils import get_blend_from_list
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.models.gpt import GPTModel, gpt_layer_specs
+from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
-from megatron.core.rerun_state_machine import RerunDataIterator
+from megatron.core.rerun_state_machine import (
+    RerunDataIterator,
+    RerunMode,
+    initialize_rerun_state_machine,
+)
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from mwatch_gpt.console import print_rank_0
 from mwatch_gpt.data import tool
 from mwatch_gpt.data.tokenizers import VOCABULARY, ByteTokenizer
+
+
+def initialize(args: argparse.Namespace, device: torch.device) -> None:
+    init_num_microbatches_calculator(
+        args.rank, None, args.global_batch_size, args.micro_batch_size, args.data_parallel_size
+    )
+    initialize_rerun_state_machine(mode=RerunMode(args.rerun_mode), **_tracker_functions())
+    print_rank_0("> initializing torch distributed ...")
+    _join(args, device)
+    parallel_state.initialize_model_parallel(
+        args.tensor_model_parallel_size, distributed_timeout_minutes=_timeout_seconds(args) / 60
+    )
+    print_rank_0(f"> initialized tensor model parallel with size {args.tensor_model_parallel_size}")
+    print_rank_0("> initialized pipeline model parallel with size 1")
+    print_rank_0(f"> setting random seeds to {args.seed} ...")
+    random.seed(args.seed)
+    numpy.random.seed(args.seed)
+    torch.manual_seed(args.seed)
+    if device.type == "cuda":
+        tensor_parallel.model_parallel_cuda_manual_seed(args.seed)
+
+
+def _join(args: argparse.Namespace, device: torch.device) -> None:
+    backend = args.distributed_backend or ("nccl" if device.type == "cuda" else "gloo")
+    # Without a launcher there are no peers, and no port is needed.
+    alone = {} if "MASTER_ADDR" in os.environ else {"store": torch.distributed.HashStore()}
+    torch.distributed.init_process_group(
+        backend,
+        rank=args.rank,
+        world_size=args.world_size,
+        timeout=timedelta(seconds=_timeout_seconds(args)),
+        **alone,
+    )
+
+
+def _timeout_seconds(args: argparse.Namespace) -> float:
+    return float(args.distributed_timeout_seconds or 60 * args.distributed_timeout_minutes)
+
+
+def _tracker_functions() -> dict[str, object]:
+    """Save and restore Megatron's per-rank random state when a step is rerun."""
+    tracker = tensor_parallel.get_cuda_rng_tracker
+
+    def save() -> dict[str, object]:
+        return {"rng_tracker_states": tracker().get_states()}
+
+    def restore(state: dict[str, object]) -> None:
+        if state["rng_tracker_states"]:
+            tracker().set_states(state["rng_tracker_states"])
+
+    return {"state_save_func": save, "state_restore_func": restore}
 
 
 class CausalAttention(torch.nn.Module):  # type: ignore[misc]

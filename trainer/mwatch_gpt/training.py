@@ -24,7 +24,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.rerun_state_machine import RerunMode, get_rerun_state_machine
 from megatron.core.timers import Timers
 
-from mwatch_gpt import builders, process_groups, progress
+from mwatch_gpt import builders, progress
 from mwatch_gpt.checkpointing import load_checkpoint, save_checkpoint
 from mwatch_gpt.console import (
     ProgressLog,
@@ -301,7 +301,7 @@ def pretrain(args: argparse.Namespace, device: torch.device, started: float) -> 
         flag.listen()
     set_up_logging(args)
     print_arguments(args)
-    process_groups.initialize(args, device)
+    builders.initialize(args, device)
     print_rank_0(f"time to initialize megatron (seconds): {time.time() - started:.3f}")
     print_datetime("after megatron is initialized")
     timers = Timers(args.timing_log_level, args.timing_log_option)
