@@ -11,7 +11,7 @@ import pytest
 from mwatch.detect.crashed import DETECTOR
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause, Finding, Severity
-from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, Job, Layout, ProcessGone, Save
+from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, Job, Layout, ProcessGone, Save, Step
 from mwatch.model.observation import ProcessExit, Source
 from support.builders.job import START, add_checkpoints, error, fault, found, job, steps
 
@@ -25,6 +25,11 @@ def dying(*seen: FaultSeen | ErrorSeen, gone: ProcessExit | None = None, **more:
     errors = [each for each in seen if isinstance(each, ErrorSeen)]
     ends = {"pod-0": ProcessGone(LATE + 5, "pod-0", gone)} if gone else {}
     return job(lines, faults=faults, errors=errors, gone=ends, **({"now": LATE + 10} | more))
+
+
+def until_late() -> list[Step]:
+    """Steps up to the end: without a silence before it."""
+    return [line._replace(at=LATE - 10 + line.iteration) for line in steps([2.0] * 10)]
 
 
 def elastic(code: int = 1, **more: Any) -> ErrorSeen:
@@ -112,7 +117,8 @@ def test_a_watched_job_is_given_a_moment() -> None:
 
 
 def test_a_report_of_the_launcher_is_proof() -> None:
-    finding = one(dying(elastic(-9, rank=5, signal="SIGKILL", host="localhost")))
+    report = elastic(-9, rank=5, signal="SIGKILL", host="localhost")
+    finding = one(dying(report, lines=until_late()))
     assert (finding.cause, finding.cannot_heal) == (Cause.KILLED, True)
     assert finding.fingerprint == "killed/SIGKILL"
     assert finding.culprit is not None
@@ -227,7 +233,7 @@ def test_a_report_without_a_code_is_still_a_crash() -> None:
 
 def test_torchelastics_line_about_a_worker_shows_its_exit_code() -> None:
     line = "failed (exitcode: -9) local_rank: 0 (pid: 17790) of binary: python3"
-    finding = one(dying(output("elastic-worker-failed", text=line)))
+    finding = one(dying(output("elastic-worker-failed", text=line), lines=until_late()))
     assert (finding.cause, finding.severity) == (Cause.KILLED, Severity.CRITICAL)
     assert not finding.cannot_heal  # torchelastic may start it again itself
     assert one(dying(output("elastic-worker-failed", text="failed"))).cause is Cause.CRASH
@@ -265,3 +271,10 @@ def test_a_gpu_that_is_named_by_its_uuid_is_passed_on() -> None:
 
 def test_blind_means_no_verdict() -> None:
     assert found(DETECTOR, dying(elastic(-9), sights=())) == []
+
+
+def test_a_kill_after_a_long_silence_is_a_hang_and_blames_nobody() -> None:
+    finding = one(dying(elastic(-9, rank=5, signal="SIGKILL", host="localhost")))
+    assert (finding.cause, finding.cannot_heal, finding.culprit) == (Cause.HANG, True, None)
+    assert finding.since_iteration == 11
+    assert "then it was ended: SIGKILL" in finding.summary

@@ -261,3 +261,41 @@ def test_goodput_that_rests_on_a_guess_says_so(tmp_path: Path) -> None:
     run = RunLog(interval=100, total=9000).start().steps(1, 1000).killed()
     told = judged(put(tmp_path, "b.log", run)).notes
     assert not [note for note in told if "attributed by estimate" in note]
+
+
+STOP = (
+    "W0107 {time} 2540 torch/distributed/elastic/agent/server/api.py:719] Received 15 death signal,"
+    " shutting down workers"
+)
+LIMIT = "slurmstepd: error: *** JOB 4711 ON node7 CANCELLED AT {date}T{time} DUE TO TIME LIMIT ***"
+
+
+def ended(run: RunLog, form: str) -> RunLog:
+    date, time = run.stamp.split()
+    return run.killed() if form == "SIGKILL" else run.say(form.format(date=date, time=time[:8]))
+
+
+@pytest.mark.parametrize("form", ["SIGKILL", STOP, LIMIT])
+def test_a_run_that_stood_still_before_it_was_killed_hung(tmp_path: Path, form: str) -> None:
+    run = ended(RunLog().start().steps(1, 150).wait(50.0), form)
+    report = judged(put(tmp_path, "a.log", run))
+    assert (report.verdict.cause, report.verdict.since_iteration) == (Cause.HANG, 151)
+    assert report.verdict.summary.startswith("no progress for 50 s after iteration 150")
+    assert report.verdict.culprit is None
+    assert report.decision.action is Action.RESTART
+
+
+@pytest.mark.parametrize("seconds", [1.0, 20.0])
+@pytest.mark.parametrize("form", ["SIGKILL", STOP])
+def test_a_run_that_was_killed_between_two_lines_is_killed(
+    tmp_path: Path, form: str, seconds: float
+) -> None:
+    run = ended(RunLog().start().steps(1, 150, seconds).wait(1.2 * seconds), form)
+    assert judged(put(tmp_path, "a.log", run)).verdict.cause is Cause.KILLED
+
+
+def test_a_run_that_was_killed_while_saving_did_not_stand_still(tmp_path: Path) -> None:
+    run = RunLog().start().steps(1, 100)
+    run.say(f"[{run.stamp}] saving checkpoint at iteration     100 to /ck in torch_dist format")
+    report = judged(put(tmp_path, "a.log", ended(run.wait(50.0), STOP)))
+    assert report.verdict.cause is Cause.KILLED

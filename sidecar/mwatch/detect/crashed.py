@@ -10,11 +10,13 @@ been caught, so where the processes can be watched they get a moment. `root_caus
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from mwatch.detect.shared.causes import REPORTS, cause_of_reason, has_trained, is_after
 from mwatch.detect.shared.culprit import absent_suspect, culprit
 from mwatch.detect.shared.evidence import of_error, of_fault, of_gone
 from mwatch.detect.shared.root_cause import RootCause, root_cause
+from mwatch.detect.shared.stall import stood_still_before
 from mwatch.model.event import ASKED_EXITS
 from mwatch.model.fault import Blame, Role
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Detector, Evidence, Finding, Severity
@@ -33,6 +35,7 @@ _DEADLY = re.compile(
     r"|k8s-(?:oom-killed|evicted|preempted|node-shutdown|deadline)|keyboard-interrupt|slurm-.*"
 )
 """Faults after which their process does not go on."""
+_SLURM_ENDS = frozenset({"slurm-time-limit", "slurm-cancelled"})
 _SAVES_FIRST = "Saving a checkpoint and exiting now"
 _CATCHABLE = (Blame.USER, Blame.STORAGE, Blame.FABRIC)
 """Errors of data loaders, loggers and networks are often caught and retried."""
@@ -133,7 +136,36 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
         return []
     is_emergency = has_proof or is_sure(job, settings)
     root = root_cause(job)
-    return [_finding(job, root, has_proof, is_emergency)] if root else []
+    if root is None:
+        return []
+    finding = _finding(job, root, has_proof, is_emergency)
+    return [_hang_behind_kill(job, root, finding, settings) or finding]
+
+
+def _hang_behind_kill(
+    job: Job, root: RootCause, finding: Finding, settings: Settings
+) -> Finding | None:
+    """Somebody ended a run that had stood still: the silence is the fault, not the signal."""
+    by_slurm = root.fault is not None and root.fault.fault.id in _SLURM_ENDS
+    if root.cause is not Cause.KILLED and not by_slurm:
+        return None
+    at = root.at or job.attempt.ended_at
+    still = None if at is None else stood_still_before(job, at, settings)
+    if at is None or still is None:
+        return None
+    since, limit = still
+    return replace(
+        finding,
+        cause=Cause.HANG,
+        summary=(
+            f"no progress for {at - since:.0f} s{_after(job.attempt)} (allowed: {limit:.0f} s), "
+            f"then it was ended: {_what(root)}"
+        ),
+        since_time=since,
+        confidence=min(finding.confidence, 0.8),
+        culprit=None,
+        fingerprint="hang/ended",
+    )
 
 
 def _finding(job: Job, root: RootCause, has_proof: bool, is_emergency: bool) -> Finding:

@@ -23,6 +23,7 @@ from mwatch.detect.shared.progress import (
     Cadence,
     cadence,
     has_multiple,
+    last_iteration_at,
     multiples,
     step_limit,
     step_seconds,
@@ -227,6 +228,33 @@ def _save_seconds(job: Job, last: Step, known: Cadence, settings: Settings) -> f
     if has_multiple(_unprinted(job, last, known), job.layout.save_interval):
         return _learnt(job, JobPhase.SAVING, settings)
     return 0.0
+
+
+_ENDED_GAPS = 10.0
+_ENDED_SECONDS = 30.0
+"""A silence of at least so many usual gaps and seconds before a kill is the reason for it: nobody
+kills a run that trains, and a launcher reports a death within seconds."""
+
+
+def stood_still_before(job: Job, at: float, settings: Settings) -> tuple[float, float] | None:
+    """Since when no iteration was finished before the end at `at`, and the silence allowed; None if
+    that was no longer than usual. The phase of that time is over, so only lines are considered."""
+    attempt = job.attempt
+    since, known = last_iteration_at(attempt), cadence(job)
+    if since is None or known is None or not attempt.steps or attempt.save is not None:
+        return None
+    since = max(since, attempt.last_save_at or since)
+    limit = max(_ENDED_GAPS * known.gap, _ENDED_SECONDS)
+    last = attempt.steps[-1].iteration
+    unprinted = range(last, last + known.iterations)
+    layout, deadline = job.layout, job.calibration.deadline
+    if has_multiple(unprinted, layout.eval_interval) or (
+        layout.eval_interval is None and attempt.evaluations
+    ):
+        limit += deadline(DeadlineSlot.EVALUATING, settings)
+    if not _shows_saves(job) and has_multiple(unprinted, layout.save_interval):
+        limit += _learnt(job, JobPhase.SAVING, settings)
+    return (since, limit) if at - since >= limit else None
 
 
 class Stall(NamedTuple):
