@@ -73,6 +73,8 @@ def measurements(size: Size) -> dict[str, Callable[[], Row]]:
         "parse-noisy": lambda: rates.parse_row(noisy()),
         "replay": lambda: replay.row(iterations()),
         "replay-parse": lambda: replay.beside_parse_row(iterations()),
+        "report-iterations": lambda: replay.report_row(iterations()),
+        "report-noisy": lambda: replay.report_row(noisy()),
         "memory": lambda: memory.row(size.stream_bytes),
         "help": startup.row,
         "fuzz": lambda: robustness.row(size.mutations, size.singles),

@@ -20,6 +20,8 @@ from mwatch.parse.fast_path.run import in_pieces
 from mwatch.parse.reader import Reader, in_order
 from mwatch.replay.event_times import EventTimestamper, Placed
 from mwatch.replay.player import Player
+from mwatch.report.recorder import ReportRecorder
+from mwatch.report.series import Bucket, ValueRange
 from support.builders.events import grammar, megatron_line
 from support.builders.job import entries
 from support.runs.recorded import START, RunLog, falling
@@ -55,7 +57,8 @@ def placed(text: str, chunk: int, *, together: bool) -> list[Placed]:
 
 
 def played(text: str, chunk: int = 1 << 17, *, together: bool) -> Player:
-    player = Player(CountingEngine("run", entries()))
+    engine = CountingEngine("run", entries())
+    player = Player(engine, ReportRecorder(engine, "replay"))
     player.play(placed(text, chunk, together=together))
     player.finish()
     return player
@@ -66,7 +69,20 @@ def end_of(player: Player) -> str:
     known = (player.looks, player.at, concluded._looks, concluded.actions, player.last)
     watched = (vars(player._screen), vars(player._gaps))
     kept = (engine.job, list(engine.incidents), engine.record, player.recorder.timeline.entries)
-    return repr((known, watched, kept))
+    return repr((known, watched, kept, *curves_of(player)))
+
+
+def curves_of(player: Player) -> tuple[object, ...]:
+    """What a page draws; the last digits of a mean depend on the order of the sum."""
+    report = player.recorder.report()
+    rounded = [
+        [
+            each._replace(mean=float(f"{each.mean:.9g}")) if isinstance(each, ValueRange) else each
+            for each in (getattr(bucket, name) for name in Bucket.__slots__)
+        ]
+        for bucket in report.series
+    ]
+    return rounded, report.phases, report.validations
 
 
 class AnyRun:

@@ -355,7 +355,7 @@ class Player:
 
     def _pass_over(self, placed: PlacedLines, begin: int) -> int:
         """Learn from lines without effect from `begin` on; return the index of the next one."""
-        if self.at is None or self._is_stale or self._due is not None or self.recorder.has_curves:
+        if self.at is None or self._is_stale or self._due is not None:
             return begin
         job = self.engine.job
         if self.engine.awaits_progress or not is_usual_ground(job, placed, begin):
@@ -369,6 +369,7 @@ class Player:
         if done > begin:
             self._gaps, self._screen = gaps, screen
             self.at = max(self.at, placed.ats[done - 1])
+            self.recorder.stepped(done - begin)
         return done
 
     def _foresee(

@@ -251,7 +251,7 @@ def replay(
 ) -> RunReport:
     """Raise InputError if the input cannot be read; a folder without logs gives an empty report.
 
-    `has_curves`: with the data for a page, for which each line is read in full.
+    `has_curves`: with the data for a page.
     """
     until = None if request.until is None else moment(request.until, now)
     entries = catalogue.load(request.catalogues)

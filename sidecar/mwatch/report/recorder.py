@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from mwatch.engine.advice import Entry, RunTimeline, advise
 from mwatch.engine.engine import Assessment, Engine
@@ -177,8 +178,9 @@ _KEPT_FIRST = 16
 
 @dataclass(slots=True)
 class ReportRecorder:
-    """Call `note` after each observation of the engine, `assessed` after each assessment,
-    `enacted` and `incident` as they happen, and `report` at any time."""
+    """Call `note` after each observation of the engine (`stepped` after many lines at once),
+    `assessed` after each assessment, `enacted` and `incident` as they happen, and `report` at any
+    time."""
 
     engine: Engine
     mode: str = "observe"
@@ -186,7 +188,7 @@ class ReportRecorder:
     clock: ReportClock = field(default_factory=ReportClock)
     """By default, of a run that is watched here, the zone of this machine."""
     has_curves: bool = True
-    """Also keep series and phases, for a page: they need every single line."""
+    """Also keep series and phases, for a page."""
     conclusions: Conclusions = field(init=False)
     timeline: RunTimeline = field(default_factory=RunTimeline)
     _has_begun: bool = False
@@ -228,6 +230,15 @@ class ReportRecorder:
                 self._series.add(attempt.number, newest)
         elif isinstance(what, Validation):
             self._validated(job, at, what)
+
+    def stepped(self, lines: int) -> None:
+        """Note the newest steps of the attempt: as many plain iteration lines, folded at once."""
+        if self.has_curves:
+            attempt = self.engine.job.attempt
+            newest = list(islice(reversed(attempt.steps), lines))
+            newest.reverse()
+            self._step = newest[-1]
+            self._series.extend(attempt.number, newest)
 
     def assessed(self, assessment: Assessment) -> None:
         if self._has_begun:

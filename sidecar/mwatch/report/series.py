@@ -19,6 +19,10 @@ from mwatch.model.job import Step
 
 MAX_BUCKETS = 2048
 MAX_SERIES_ATTEMPTS = 256
+_AT, _ITERATION, _SECONDS, _SCALE, _NORM, _SKIPPED_PRINTED = map(
+    Step._fields.index,
+    ("at", "iteration", "seconds", "loss_scale", "grad_norm", "skipped_printed"),
+)
 
 
 class ValueRange(NamedTuple):
@@ -69,6 +73,36 @@ class Series:
         self._put(newest, step)
         if len(self.buckets) > self._most:
             self._halve()
+
+    def extend(self, attempt: int, steps: Sequence[Step]) -> None:
+        """Like `add` of each, but a whole bucket at a time."""
+        begin = 0
+        while begin < len(steps):
+            self.add(attempt, steps[begin])
+            end = min(begin + 1 + self._width - self._filled, len(steps))
+            if begin + 1 < end:
+                self._put_all(self.buckets[-1], steps[begin + 1 : end])
+                self._filled += end - begin - 1
+            begin = end
+
+    def _put_all(self, bucket: Bucket, steps: Sequence[Step]) -> None:
+        columns = [*zip(*steps, strict=True)]
+        iterations, ats = columns[_ITERATION], columns[_AT]
+        printed = [main_loss(step) for step in steps]
+        has_none = not self.has_loss and all(loss is None for loss in printed)
+        losses = [] if has_none else _finite(printed)
+        norms = [norm for norm in columns[_NORM] if norm is not None]
+        if losses is None or _finite(norms) is None or any(columns[_SKIPPED_PRINTED]):
+            for step in steps:
+                self._put(bucket, step)
+            return
+        self.has_loss = not has_none
+        bucket.last = max(bucket.last, *iterations)
+        bucket.ended_at = max(bucket.ended_at, *ats)
+        bucket.loss = _both(bucket.loss, _range(losses))
+        bucket.grad_norm = _both(bucket.grad_norm, _range(norms))
+        bucket.step_seconds = _grown_by(bucket.step_seconds, columns[_SECONDS])
+        bucket.loss_scale = _grown_by(bucket.loss_scale, columns[_SCALE])
 
     def _put(self, bucket: Bucket, step: Step) -> None:
         loss = main_loss(step)
@@ -147,6 +181,29 @@ def _grown(span: ValueRange | None, value: float | None) -> ValueRange | None:
     low, high, mean, lines = span
     mean += value / (lines + 1) - mean / (lines + 1)
     return ValueRange(min(low, value), max(high, value), mean, lines + 1)
+
+
+def _grown_by(span: ValueRange | None, values: Sequence[float | None]) -> ValueRange | None:
+    """Add many lines."""
+    printed = [value for value in values if value is not None]
+    finite = _finite(printed)
+    if finite is not None:
+        return _both(span, _range(finite))
+    for value in printed:
+        span = _grown(span, value)
+    return span
+
+
+def _range(values: Sequence[float]) -> ValueRange | None:
+    if not values:
+        return None
+    return ValueRange(min(values), max(values), sum(values) / len(values), len(values))
+
+
+def _finite(values: Sequence[float | None]) -> list[float] | None:
+    """The values; None: one is missing, or their sum is not finite."""
+    found = [value for value in values if value is not None]
+    return found if len(found) == len(values) and math.isfinite(sum(found)) else None
 
 
 def _is_wild(value: float | None) -> bool:
