@@ -121,3 +121,21 @@ def test_no_history_and_no_data_give_no_verdict() -> None:
     built = history(illegal(1), illegal(2), illegal(3))
     built.sources = {}
     assert found(DETECTOR, built) == []
+
+
+def raised(number: int, message: str, **more: Any) -> Attempt:
+    seen = error(error="RuntimeError", message=message, where="/w/model.py:7 in forward")
+    return died(number, errors=[seen], **more)
+
+
+def test_an_exception_of_the_program_twice_at_one_place_is_a_loop() -> None:
+    text = "expected scalar type Half but found Float"
+    (finding,) = found(DETECTOR, history(raised(1, text), raised(2, text)))
+    assert finding.severity is Severity.CRITICAL
+    further = history(raised(1, text), raised(2, text, iteration=470))
+    assert found(DETECTOR, further) == []
+
+
+def test_an_exception_from_outside_may_come_back_twice() -> None:
+    text = "Connection reset by peer"
+    assert found(DETECTOR, history(raised(1, text), raised(2, text))) == []

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several attempts in a row fail with the same root cause within a short time.
 
-Without progress in between another restart does not help. A hang prints nothing, so attempts that
-hang are counted by `no_progress` alone.
+Without progress in between another restart does not help. An exception that the program raised
+twice at the same place is enough. A hang prints nothing, so attempts that hang are counted by
+`no_progress` alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if not job.past and not is_over(job.attempt):
         return []
     same = _same(failures(job), settings)
-    if len(same) < settings.act.max_same_fingerprint:
+    if len(same) < settings.act.max_same_fingerprint and not _is_at_one_place(same):
         return []
     first, died = same[0]
     has_progressed = any(ended.has_progressed for ended, _ in same[1:])
@@ -39,6 +40,11 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
             fingerprint=f"crash-loop/{died.key}",
         )
     ]
+
+
+def _is_at_one_place(same: list[tuple[EndedAttempt, Death]]) -> bool:
+    places = [died.place for _, died in same[-2:]]
+    return len(places) == 2 and places[0] is not None and places[0] == places[1]
 
 
 def _same(ended: list[EndedAttempt], settings: Settings) -> list[tuple[EndedAttempt, Death]]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mwatch.detect.shared import evidence
+from mwatch.detect.shared import causes, evidence
 from mwatch.model.event import ASKED_EXITS, Error
-from mwatch.model.finding import Evidence
+from mwatch.model.finding import Cause, Evidence
 from mwatch.model.job import Attempt, Job
 from mwatch.model.phase import JobPhase
 
@@ -31,6 +31,8 @@ class Death(NamedTuple):
     key: str
     fault: str | None
     evidence: Evidence
+    place: str | None = None
+    """Where an exception was raised whose reason lies in the program; None: anything else."""
 
 
 def is_over(attempt: Attempt) -> bool:
@@ -89,12 +91,19 @@ def death(attempt: Attempt) -> Death | None:
         return Death(first.fault.id, first.fault.id, evidence.of_fault(first))
     for seen in attempt.errors:
         if key := _class(seen.error):
-            return Death(key, None, evidence.of_error(seen))
+            return Death(key, None, evidence.of_error(seen), _place(attempt, seen.error))
     for gone in attempt.gone.values():
         if gone.exit.signal or gone.exit.exit_code:
             key = gone.exit.signal or f"exit-{gone.exit.exit_code}"
             return Death(key, None, evidence.of_gone(gone))
     return None
+
+
+def _place(attempt: Attempt, error: Error) -> str | None:
+    is_ours = causes.cause_of_error(error.error, error.message, has_worked=False)
+    if error.where is None or is_ours is not Cause.USER_ERROR:
+        return None
+    return f"{error.where} after iteration {reached(attempt)}"
 
 
 def _class(error: Error) -> str | None:
