@@ -19,7 +19,7 @@ from typing import NamedTuple
 from mwatch.decide import resume
 from mwatch.decide.policy import RULES, Proof
 from mwatch.model.decision import Witness
-from mwatch.model.finding import Cause, Finding
+from mwatch.model.finding import LOG_END, Cause, Finding
 from mwatch.model.job import Job, ProcessGone, RankState, SignSeen
 from mwatch.model.observation import RankStack, SignSource, SignState, Source, StackKind
 from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
@@ -76,7 +76,9 @@ def is_over(job: Job) -> bool:
 
 
 def reports_an_exit(finding: Finding) -> bool:
-    """The finding is about an exit, not a silence. A hang never is."""
+    """The finding is about an exit, not a silence. A hang never is, except in a recorded log."""
+    if finding.detector == LOG_END:
+        return True
     if RULES[finding.cause].proof is Proof.SILENCE and finding.cause is not Cause.HANG:
         return finding.detector in _DEATH_DETECTORS
     return RULES[finding.cause].proof is Proof.DEATH

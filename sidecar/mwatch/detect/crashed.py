@@ -5,11 +5,15 @@
 Proof is a launcher's report, an exit code, a signal or a reason given by Kubernetes. A traceback,
 or a line that only a dying process prints, is a strong hint if no iteration follows. It may have
 been caught, so where the processes can be watched they get a moment. `root_cause` says why.
+
+A recorded log may be an excerpt that ends with the fault itself: `at_log_end` reads it. Printed
+text alone is no proof for a live job, so only the reading of recorded logs asks for it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 
 from mwatch.detect.shared.causes import REPORTS, cause_of_reason, has_trained, is_after
@@ -19,7 +23,17 @@ from mwatch.detect.shared.root_cause import RootCause, root_cause
 from mwatch.detect.shared.stall import stood_still_before
 from mwatch.model.event import ASKED_EXITS
 from mwatch.model.fault import Blame, Role
-from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Detector, Evidence, Finding, Severity
+from mwatch.model.finding import (
+    LOG_END,
+    MAX_EVIDENCE,
+    Cause,
+    Culprit,
+    CulpritState,
+    Detector,
+    Evidence,
+    Finding,
+    Severity,
+)
 from mwatch.model.job import Attempt, ErrorSeen, FaultSeen, Job
 from mwatch.model.observation import Source
 from mwatch.model.phase import DeadlineSlot
@@ -42,6 +56,8 @@ _CATCHABLE = (Blame.USER, Blame.STORAGE, Blame.FABRIC)
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|/\S+|\d+")
 _ITERATION = re.compile(r"iteration #?(\d{1,18})")
 _FINGERPRINT_WORDS = 8
+_UNPROVEN = 0.6  # confidence in a cause where only the end of a log shows the end of a run
+_MISMATCH = "collective-mismatch"
 _NUMERIC = (Cause.NAN, Cause.RERUN, Cause.HARDWARE)  # causes whose messages may name the iteration
 
 
@@ -168,6 +184,23 @@ def _hang_behind_kill(
     )
 
 
+def at_log_end(job: Job, after: Mapping[str, int], settings: Settings) -> Finding | None:
+    """Find the fault with which a recorded log ends. `after`: the last line of progress, by file.
+
+    Many lines may follow it, such as errors of other ranks and the report of a launcher.
+    """
+    attempt = job.attempt
+    if exited_in_order(attempt) or attempt.gone:
+        return None
+    root = root_cause(job, after)
+    if root is None:
+        return None
+    found = _finding(job, root, has_proof=False, is_emergency=True)
+    found = _hang_behind_kill(job, root, found, settings) or found
+    confidence = min(found.confidence, _UNPROVEN)
+    return replace(found, detector=LOG_END, confidence=confidence, cannot_heal=True)
+
+
 def _finding(job: Job, root: RootCause, has_proof: bool, is_emergency: bool) -> Finding:
     return Finding(
         detector="crashed",
@@ -180,7 +213,7 @@ def _finding(job: Job, root: RootCause, has_proof: bool, is_emergency: bool) -> 
         culprit=_culprit(job, root),
         evidence=_evidence(job.attempt, root),
         cannot_heal=has_proof,
-        fault=root.fault.fault.id if root.fault else None,
+        fault=_MISMATCH if root.mismatch else root.fault.fault.id if root.fault else None,
         fingerprint=_fingerprint(root),
     )
 
@@ -192,6 +225,8 @@ def _after(attempt: Attempt) -> str:
 
 
 def _what(root: RootCause) -> str:
+    if root.mismatch:
+        return f"ranks call different collectives: {root.mismatch.text}"
     if root.fault and root.fault.entry:
         return root.fault.entry.title
     error = root.error.error if root.error else None
@@ -202,6 +237,8 @@ def _what(root: RootCause) -> str:
     if root.gone:
         end = root.gone.exit
         return end.reason or end.signal or f"exit code {end.exit_code}"
+    if error and error.where:
+        return f"an exception in {error.where}; its name is not in the log"
     return str(root.cause)
 
 
@@ -232,6 +269,9 @@ def _named(root: RootCause) -> int | None:
 
 
 def _culprit(job: Job, root: RootCause) -> Culprit | None:
+    if root.mismatch:
+        rank = root.mismatch.rank
+        return Culprit(rank, CulpritState.OUT_OF_STEP, job.layout.coordinates(rank))
     if root.cause is Cause.HANG:  # the ranks that complain have waited for another one
         suspect = absent_suspect(job, job.attempt.last_progress)
         return culprit(job, suspect) if suspect else None
@@ -259,6 +299,8 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
 
 def _evidence(attempt: Attempt, root: RootCause) -> tuple[Evidence, ...]:
     found: list[Evidence] = []
+    if root.mismatch:
+        found.append(of_fault(root.mismatch.first))
     if root.fault:
         found.append(of_fault(root.fault))
     if root.error:
@@ -270,6 +312,8 @@ def _evidence(attempt: Attempt, root: RootCause) -> tuple[Evidence, ...]:
 
 def _fingerprint(root: RootCause) -> str:
     """Equal for the same failure: without numbers, addresses and paths."""
+    if root.mismatch:
+        return f"{root.cause}/{_MISMATCH}"
     if root.fault:
         return f"{root.cause}/{root.fault.fault.id}"
     error = root.error.error if root.error else None

@@ -17,10 +17,10 @@ from typing import NamedTuple
 from mwatch import detect
 from mwatch.decide.decide import decide, record_action
 from mwatch.decide.policy import RULES, Resume
-from mwatch.engine.incidents import SILENCE, Incident, IncidentLog
+from mwatch.engine.incidents import DEATH, SILENCE, Incident, IncidentLog
 from mwatch.model.decision import Act, Action, Decision, DecisionRecord
 from mwatch.model.fault import CatalogueEntry
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import LOG_END, Cause, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
@@ -75,14 +75,17 @@ class Engine:
             self._incidents.progressed(self.job.attempt, observed.at)
 
     def evaluate(self, now: float, besides: Sequence[Finding] = ()) -> Assessment:
-        """`besides`: findings from elsewhere, such as Kubernetes. A cause outside the job explains
-        its silence, and replaces that finding."""
+        """`besides`: findings from elsewhere, such as Kubernetes or the end of a recorded log. A
+        cause outside the job explains its silence and replaces that finding; the end of a log also
+        replaces what is found about a death."""
         job = self.job
         job.now = max(job.now, now)
         self._close_old()
         found = detect.run(job, self.settings)
         if any(RULES[each.cause].explains_all for each in besides):
             found = [each for each in found if each.detector not in _EXPLAINED]
+        if any(each.detector == LOG_END for each in besides):
+            found = [each for each in found if each.detector not in _EXPLAINED | DEATH]
         findings = [self._with_memory(each) for each in (*besides, *found)]
         decision = decide(job, findings, self.record, self.settings)
         self._incidents.update(job, findings, decision)

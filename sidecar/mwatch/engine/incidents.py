@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 from mwatch.decide.policy import RULES, Resume
 from mwatch.model.decision import Act, Action, Decision
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import LOG_END, Cause, Finding, Severity
 from mwatch.model.incident import (
     IncidentRecord,
     IncidentTimes,
@@ -39,7 +39,7 @@ QUIET_SECONDS = 60.0
 STOP_SECONDS = 600.0
 _MAX_BEHIND = 64
 SILENCE = frozenset({"stalled", "rank_silent"})
-DEATH = frozenset({"crashed", "finished_early"})
+DEATH = frozenset({"crashed", "finished_early", LOG_END})
 _STOPPED = frozenset({Cause.KILLED, Cause.FINISHED_EARLY})
 """How a job ends when a person or a controller stops it."""
 

@@ -115,16 +115,21 @@ class Fault(NamedTuple):
 
 
 class Error(NamedTuple):
-    """One traceback, torchelastic block or launcher report.
+    """One traceback, exception, torchelastic block or launcher report.
 
-    `rank` is the rank that failed first, if the text has it. `during` is what the trainer was
-    doing, by the functions in a traceback: `load`, `save`, `evaluate`, `data` or `step`.
+    `exception` is an exception without the head of its traceback. `rank` is the rank that failed
+    first, if the text has it. `where` is the last frame in the user's code, or the last one.
+    `during` is what the trainer was doing, by the functions in a traceback: `load`, `save`,
+    `evaluate`, `data` or `step`. `line` is the first line of a block; the exception itself and the
+    frame have line numbers of their own.
     """
 
-    kind: Literal["traceback", "elastic", "restart", "launcher"]
+    kind: Literal["traceback", "exception", "elastic", "restart", "launcher"]
     error: str | None
     message: str
     where: str | None
+    where_line: int | None
+    error_line: int | None
     exit_code: int | None
     signal: str | None
     restart_count: int | None

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 
 MAX_EVIDENCE = 8
+LOG_END = "log_end"
+"""Name of what is found at the end of a recorded log. No detector of a live job has it."""
 
 
 class Severity(StrEnum):

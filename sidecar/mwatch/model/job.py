@@ -205,6 +205,8 @@ class Attempt:
     faults: list[FaultSeen] = field(default_factory=list)
     """The earliest ones, as one is the root cause; `dropped` counts those after MAX_FAULTS."""
     errors: list[ErrorSeen] = field(default_factory=list)
+    exceptions: list[ErrorSeen] = field(default_factory=list)
+    """Exceptions without a whole traceback: they may explain an end, but do not prove one."""
     dropped: int = 0
     exit: ExitSeen | None = None  # the trainer printed that it exits
     is_done: bool = False  # `[after training is done]`, or the last iteration was reached

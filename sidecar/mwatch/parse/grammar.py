@@ -11,6 +11,7 @@ import hyperscan
 from mwatch.model.event import Flavour
 from mwatch.model.fault import CatalogueEntry
 from mwatch.parse.formats import (
+    exceptions,
     failures,
     megatron,
     megatron_blocks,
@@ -44,7 +45,10 @@ ALL: tuple[Recogniser, ...] = (
     megatron_blocks.VERSION,
     megatron_blocks.TIMERS,
     megatron_blocks.STRAGGLER,
-    failures.TRACEBACK,
+    exceptions.TRACEBACK,
+    exceptions.IGNORED,
+    exceptions.FRAME,
+    exceptions.EXCEPTION,
     failures.ROOT_CAUSE,
     failures.WORKER_FAILED,
     failures.RESTART,

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from types import MappingProxyType
 
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.model.decision import Action, Decision
@@ -26,7 +27,6 @@ from mwatch.model.event import (
     Arguments,
     Error,
     Event,
-    Fault,
     Iteration,
     Overflow,
     Phase,
@@ -36,10 +36,12 @@ from mwatch.model.event import (
     Timers,
 )
 from mwatch.model.fault import Role
+from mwatch.model.finding import Finding
 from mwatch.model.observation import Observation, Observed
+from mwatch.replay.log_end import LogEnd
+from mwatch.replay.timestamps import LOOK_SECONDS, UsualGaps
 from mwatch.report.recorder import ReportRecorder
 from mwatch.state.steps import fold_like, is_usual_ground
-from mwatch.stats import median
 
 MEMORY = 0.01  # how fast the usual value follows: slower than any detector decides
 HIGHER = 0.1  # share by which a loss may exceed the usual one
@@ -125,9 +127,9 @@ class EvaluationThrottle:
         """Whether to assess the run after this observation."""
         if isinstance(what, Iteration):
             return self.wants_line(what)
-        if type(what) in _SILENT:
-            return False
-        return not (isinstance(what, Fault) and what.role == Role.BENIGN)
+        if isinstance(what, Error):
+            return what.kind != "exception"  # it proves no end
+        return type(what) not in _SILENT and getattr(what, "role", None) != Role.BENIGN
 
     def wants_line(self, line: Iteration) -> bool:
         self._lines += 1
@@ -262,57 +264,10 @@ def _follow(usual: float | None, value: float | None) -> float | None:
     return value if usual is None else usual + MEMORY * (value - usual)
 
 
-LOOK_SECONDS = 1.0
-_LINES = 32
-_LIKE_OTHERS = 1.25
-"""No deadline is shorter than this many usual gaps."""
-
-
-class UsualGaps:
-    """How far apart the iteration lines of an attempt usually are."""
-
-    def __init__(self) -> None:
-        self.dull = LOOK_SECONDS
-        """A silence up to this long needs no assessment."""
-        self._gaps: list[float] = []
-        self._line_at: float | None = None
-
-    def copy(self) -> UsualGaps:
-        other = UsualGaps()
-        other.dull, other._gaps, other._line_at = self.dull, self._gaps.copy(), self._line_at
-        return other
-
-    def learn(self, at: float) -> None:
-        if self._line_at is not None:
-            self._gaps.append(at - self._line_at)
-            if len(self._gaps) == _LINES:
-                self.dull = max(LOOK_SECONDS, median(self._gaps) * _LIKE_OTHERS)
-                self._gaps.clear()
-        self._line_at = at
-
-    def pass_over(self, ats: Sequence[float], begin: int, end: int, last: float) -> int:
-        """Learn from lines from `begin` on, and stop before the first that follows a silence worth
-        an assessment. `last`: time of the last observation before them."""
-        if self._line_at is None:
-            return begin
-        before, gaps, dull = self._line_at, self._gaps, self.dull
-        for index in range(begin, end):
-            at = ats[index]
-            if at - last > dull:
-                end = index
-                break
-            gaps.append(at - before)
-            if len(gaps) == _LINES:
-                dull = max(LOOK_SECONDS, median(gaps) * _LIKE_OTHERS)
-                gaps.clear()
-            before = last = at
-        self.dull, self._line_at = dull, before
-        return end
-
-
 _SHARE = 0.02
 _FEW_LINES = 8
 _MANY_LINES = 2048
+_NO_LINES: Mapping[str, int] = MappingProxyType({})
 
 
 class Player:
@@ -330,6 +285,7 @@ class Player:
         self._due: float | None = None
         """When the current decision would be carried out."""
         self._gaps = UsualGaps()
+        self._log_end = LogEnd()
         self._stride = _FEW_LINES
         """Lines to try at once: twice as many as were skipped last time."""
 
@@ -395,6 +351,7 @@ class Player:
         if job.attempt.number != number:
             self._attempt_began()
         self.recorder.note(observed)
+        self._log_end.note(what)
         if isinstance(what, Iteration):
             self._gaps.learn(at)
             self._is_stale |= has_changed or self._screen.wants_line(what)
@@ -404,20 +361,26 @@ class Player:
             self._look(self.at)
 
     def finish(
-        self, until: float | None = None, *, proved: float | None = None
-    ) -> Assessment | None:
-        """End of the input. `until`: the run was still up then, but silent. `proved`: the last time
-        that a line prints; lines that show no progress prove a silence, too."""
+        self,
+        until: float | None = None,
+        lines: Mapping[str, int] = _NO_LINES,
+        *,
+        proved: float | None = None,
+    ) -> None:
+        """End of the input. `until`: the run was still up then, but silent. `lines`: how many, by
+        file. `proved`: the last time that a line prints; lines that show no progress prove a
+        silence, too."""
         if self.at is None:
-            return None
+            return
         end = max((each for each in (until, proved) if each is not None), default=self.at)
         if end > self.at:
             self._pass(self.at, end)
             self.at = end
         assessment = self._look(self.at)
         if until is None:
+            fault = self._log_end.fault(self.engine, assessment, lines)
+            assessment = self._look(self.at, (fault,)) if fault else assessment
             self._settle(assessment.decision)
-        return self.last
 
     def _settle(self, decision: Decision) -> None:
         """Act on an exit: the log ends before the wait that follows it."""
@@ -464,8 +427,8 @@ class Player:
         """Whether an assessment at `at` would differ; changes nothing."""
         return self.last is None or _gist(self.engine.preview(at)) != _gist(self.last)
 
-    def _look(self, at: float) -> Assessment:
-        assessment = self.engine.evaluate(at)
+    def _look(self, at: float, besides: Sequence[Finding] = ()) -> Assessment:
+        assessment = self.engine.evaluate(at, besides)
         is_new = self.last is None or _gist(assessment) != _gist(self.last)
         self.last = assessment
         self.looks += 1

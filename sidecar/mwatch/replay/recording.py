@@ -274,7 +274,7 @@ class Recording:
         self.streams = streams
         self.checkpoint_folders = checkpoint_folders
         self.notes = list(notes)
-        self.lines = 0
+        self.line_counts: dict[str, int] = {}
         self._grammar = grammar
         self._now = now
         self._moments: list[EventTimestamper] = []
@@ -284,6 +284,10 @@ class Recording:
         self._tails: dict[str, bytes] = {}
         """The end of each file, by path."""
         self._is_shifted = False
+
+    @property
+    def lines(self) -> int:
+        return sum(self.line_counts.values())
 
     @property
     def is_relative(self) -> bool:
@@ -348,7 +352,7 @@ class Recording:
                 if progress:
                     progress(self._done, self._size)
             yield from moments.observe(in_order(reader.close()))
-            self.lines += reader.lines
+            self.line_counts[file.shown] = reader.lines
         yield from moments.rest()
 
     def _read(self, file: LogFile) -> Iterator[bytes]:

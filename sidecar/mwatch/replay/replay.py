@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mwatch.config import catalogue
-from mwatch.decide.decide import decide
 from mwatch.engine.advice import advise
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.errors import InputError
@@ -87,7 +86,8 @@ def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> Ru
 
 def _goes_on(attempt: Attempt) -> bool:
     """Whether no line shows an end: what is printed after an error proves no silence."""
-    has_failed = any(seen.at >= attempt.last_progress for seen in attempt.errors)
+    raised = (*attempt.errors, *attempt.exceptions)
+    has_failed = any(seen.at >= attempt.last_progress for seen in raised)
     return not (_has_ended(attempt) or has_failed)
 
 
@@ -102,7 +102,7 @@ def _still_up(recording: Recording, player: Player, ended: Assessment, age: Age)
     if age.assumed:
         text += f" ({age.assumed})"
     if verdict.cause is not Cause.HEALTHY:
-        recording.notes.append(text)
+        recording.notes += [text] if concluded.decision.action is Action.NONE else []
         return concluded
     return concluded._replace(verdict=replace(verdict, summary=f"{verdict.summary}; {text}"))
 
@@ -111,12 +111,8 @@ def _broken_off(
     recording: Recording, player: Player, ended: Assessment, age: Age | None
 ) -> RunConclusion:
     """Nothing shows that the run is still up. `age`: None if the log is not known to be new."""
-    engine = player.engine
-    findings = tuple(map(_as_fatal, ended.findings))
-    afresh = decide(engine.job, findings, engine.record, engine.settings)
-    ended = ended._replace(findings=findings, decision=afresh)
     concluded = player.recorder.conclusions.run(ended)
-    text = _break_text(recording, engine.job.attempt, age)
+    text = _break_text(recording, player.engine.job.attempt, age)
     if concluded.verdict.cause is not Cause.HEALTHY:
         if concluded.decision.action is Action.NONE:
             recording.notes.append(text)
@@ -124,7 +120,7 @@ def _broken_off(
     silent = None if age is None else _silent_since(player, ended.at, age)
     if silent is not None:
         return silent
-    recording.notes += [each.summary for each in findings]
+    recording.notes += [each.summary for each in ended.findings]
     verdict = Verdict(Cause.UNKNOWN, text, confidence=0.0)
     decision = replace(concluded.decision, cause=Cause.UNKNOWN, reason=text)
     return concluded._replace(verdict=verdict, decision=decision)
@@ -159,13 +155,6 @@ def _minutes(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _as_fatal(finding: Finding) -> Finding:
-    """A traceback may have been caught, but not if the log ends with it."""
-    if finding.detector != "crashed" or finding.severity is not Severity.WARNING:
-        return finding
-    return replace(finding, severity=Severity.CRITICAL, cannot_heal=True)
 
 
 def nothing_read(recording: Recording, run: str) -> RunReport:
@@ -283,7 +272,7 @@ def replay(
         recording.notes += dumps.notes
         player.play(dumps.observed(recording.streams[0].name))
         up_until = max(filter(None, (up_until, dumps.up_until())), default=None)
-    player.finish(up_until, proved=proved)
+    player.finish(up_until, recording.line_counts, proved=proved)
     recording.notes += _doubts(engine.job)
     report = conclude(recording, player, is_up=up_until is not None, now=now)
     return report if dumps is None else dumps.judged(report)

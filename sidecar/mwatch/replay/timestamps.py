@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Printed times as seconds since 1970, and the clock of one recorded stream.
+"""Printed times as seconds since 1970, the clock of one recorded stream, and its usual gaps.
 
 Local times are read as UTC, because a log does not name its zone. glog's stamps (`E1115
 00:42:28.1`) lack the year and get that of their neighbours, or of the file. An iteration line is
@@ -18,6 +18,7 @@ from typing import cast
 
 from mwatch.model.event import Event, Iteration, StepLines
 from mwatch.model.observation import Observation
+from mwatch.stats import median
 
 _GLOG = re.compile(
     r"(?:^|[\[\s:])[IWEF](?P<month>\d{1,2})(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?)\b"
@@ -216,3 +217,51 @@ class StepClock:
             self.shift -= added
             at -= added
         return at
+
+
+LOOK_SECONDS = 1.0
+_LINES = 32
+_LIKE_OTHERS = 1.25
+"""No deadline is shorter than this many usual gaps."""
+
+
+class UsualGaps:
+    """How far apart the iteration lines of an attempt usually are."""
+
+    def __init__(self) -> None:
+        self.dull = LOOK_SECONDS
+        """A silence up to this long needs no assessment."""
+        self._gaps: list[float] = []
+        self._line_at: float | None = None
+
+    def copy(self) -> UsualGaps:
+        other = UsualGaps()
+        other.dull, other._gaps, other._line_at = self.dull, self._gaps.copy(), self._line_at
+        return other
+
+    def learn(self, at: float) -> None:
+        if self._line_at is not None:
+            self._gaps.append(at - self._line_at)
+            if len(self._gaps) == _LINES:
+                self.dull = max(LOOK_SECONDS, median(self._gaps) * _LIKE_OTHERS)
+                self._gaps.clear()
+        self._line_at = at
+
+    def pass_over(self, ats: Sequence[float], begin: int, end: int, last: float) -> int:
+        """Learn from lines from `begin` on, and stop before the first that follows a silence worth
+        an assessment. `last`: time of the last observation before them."""
+        if self._line_at is None:
+            return begin
+        before, gaps, dull = self._line_at, self._gaps, self.dull
+        for index in range(begin, end):
+            at = ats[index]
+            if at - last > dull:
+                end = index
+                break
+            gaps.append(at - before)
+            if len(gaps) == _LINES:
+                dull = max(LOOK_SECONDS, median(gaps) * _LIKE_OTHERS)
+                gaps.clear()
+            before = last = at
+        self.dull, self._line_at = dull, before
+        return end

@@ -86,6 +86,9 @@ def fold_error(job: Job, stream: Stream, at: float, error: Error) -> None:
     attempt = _attempt(job, stream, at)
     if attempt is None:
         return
+    if error.kind == "exception":
+        _fold_exception(attempt, ErrorSeen(at, stream.name, error))
+        return
     if len(attempt.errors) < MAX_ERRORS:
         attempt.errors.append(ErrorSeen(at, stream.name, error))
     else:
@@ -100,6 +103,18 @@ def fold_error(job: Job, stream: Stream, at: float, error: Error) -> None:
         attempt.gone.setdefault(stream.name, ProcessGone(at, stream.name, gone))
         checkpoints.judge_load(job)
         _over(job, at)
+
+
+def _fold_exception(attempt: Attempt, seen: ErrorSeen) -> None:
+    """A trainer may print the same exception for each sample: training has survived the old
+    ones."""
+    kept = attempt.exceptions
+    if len(kept) >= MAX_ERRORS and attempt.line_at is not None:
+        kept[:] = [each for each in kept if each.at >= attempt.line_at]
+    if len(kept) < MAX_ERRORS:
+        kept.append(seen)
+    else:
+        attempt.dropped += 1
 
 
 def fold_exit(job: Job, stream: Stream, at: float, bye: Exit) -> None:

@@ -3,18 +3,20 @@
 """Pick the root cause of an ended attempt out of everything that was printed and reported.
 
 In this order: the reason given by Kubernetes or the wrapper; Megatron's own exits 16 and 17; the
-earliest root fault, or an exception before it; memory that the kernel reports; the signal; and
-last the cascade, in which ranks complain about each other. What training survived is ignored.
+earliest root fault, or an exception before it; memory that the kernel reports; ranks that waited in
+different collectives; the signal; and last the cascade, in which ranks complain about each other.
+What training survived is ignored. A traceback without its last line counts if nothing else does.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from mwatch.detect.shared import causes
 from mwatch.detect.shared.causes import REPORTS, cause_of, explains
+from mwatch.detect.shared.stall import Mismatch, out_of_step
 from mwatch.model.event import Error, Fault
 from mwatch.model.fault import Role
 from mwatch.model.finding import Cause
@@ -22,6 +24,7 @@ from mwatch.model.job import ErrorSeen, FaultSeen, Job, ProcessGone
 from mwatch.model.observation import ProcessExit
 from mwatch_trainer.exits.signal_table import signal_of
 
+_SHOWN = 400  # characters of a line in which its level is looked for
 _BEFORE_SECONDS = 60.0
 """Another rank may still print a step line after the fault that ends them all."""
 _CHECKPOINT_FILE = re.compile(r"/iter_\d{7}\b|\.distcp\b|/mp_rank_\d\d")
@@ -31,6 +34,13 @@ _VAGUE = _GENERIC | {"checkpoint-load-exit-zero"}
 _STRONGER = frozenset({Cause.OOM, Cause.HARDWARE, Cause.STORAGE, Cause.FABRIC, Cause.KILLED})
 """Causes that explain why a good checkpoint could not be read."""
 _MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node"})
+_RAISED = ("traceback", "exception")
+_WARNS = re.compile(
+    r"(?<!NCCL )warn(?:ing)?\b|^\[?W\d{0,4} |\bINFO\b|\bDEBUG\b|\bretrying\b|\bwill retry\b"
+    r"|\bfalling back\b|\bskipp(?:ed|ing)\b",
+    re.I,
+)
+"""Words of a line about something that the program goes on after."""
 _NAN = re.compile(r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)", re.I)
 
 
@@ -41,16 +51,22 @@ class RootCause(NamedTuple):
     error: ErrorSeen | None = None
     gone: ProcessGone | None = None
     confidence: float = 0.9
+    mismatch: Mismatch | None = None
 
 
-def root_cause(job: Job) -> RootCause | None:
-    """None: nothing that could end an attempt was observed after its last step."""
-    seen = _Seen(job)
+def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | None:
+    """None: nothing that could end an attempt was observed after its last step.
+
+    With `after`, which is for a recorded log that shows no end: lines that only warn do not count,
+    nor do those before this line of their file.
+    """
+    seen = _Seen(job, after=after)
     reported = (
         seen.cause_by_reason()
         or seen.cause_by_rerun()
         or seen.first_cause()
         or seen.cause_by_memory()
+        or seen.cause_by_mismatch()
         or seen.cause_by_signal()
         or seen.cause_by_cascade()
     )
@@ -61,6 +77,14 @@ def root_cause(job: Job) -> RootCause | None:
     return _Seen(job, has_late_lines=True).first_cause() or seen.cause_by_exit()
 
 
+def _is_grave(seen: FaultSeen, after: Mapping[str, int]) -> bool:
+    return _is_behind(seen.fault, after) and not _WARNS.search(seen.fault.text[:_SHOWN])
+
+
+def _is_behind(what: Fault | Error, after: Mapping[str, int]) -> bool:
+    return what.line > after.get(what.file, 0)
+
+
 class _Seen:
     """Everything observed since the last step.
 
@@ -68,7 +92,13 @@ class _Seen:
     any exception that a rank did not catch counts, wherever it is.
     """
 
-    def __init__(self, job: Job, *, has_late_lines: bool = False) -> None:
+    def __init__(
+        self,
+        job: Job,
+        *,
+        has_late_lines: bool = False,
+        after: Mapping[str, int] | None = None,
+    ) -> None:
         attempt = job.attempt
         self._last = attempt.steps[-1] if attempt.steps else None
         self._has_trained = causes.has_trained(attempt)
@@ -80,10 +110,16 @@ class _Seen:
             for seen in attempt.errors
             if seen.error.kind in REPORTS or self._counts(seen.at, seen.error)
         ]
+        self._errors += [each for each in attempt.exceptions if self._counts(each.at, each.error)]
         self._faults = [seen for seen in attempt.faults if self._counts(seen.at, seen.fault)]
+        if after is not None:
+            faults, errors = self._faults, self._errors
+            self._faults = [seen for seen in faults if _is_grave(seen, after)]
+            self._errors = [seen for seen in errors if _is_behind(seen.error, after)]
         if has_late_lines:
-            uncaught = [seen for seen in attempt.errors if seen.error.rank is not None]
-            self._errors = [seen for seen in uncaught if seen.error.kind == "traceback"]
+            every = (*attempt.errors, *attempt.exceptions)
+            uncaught = [seen for seen in every if seen.error.rank is not None]
+            self._errors = [seen for seen in uncaught if seen.error.kind in _RAISED]
             self._faults = [
                 seen for seen in attempt.faults if any(explains(seen, e) for e in self._errors)
             ]
@@ -214,8 +250,8 @@ class _Seen:
         return min(own, key=self._order, default=None)
 
     def _tracebacks(self) -> list[ErrorSeen]:
-        """Without those that another process caused."""
-        raised = (seen for seen in self._errors if seen.error.kind == "traceback")
+        """Those with a name, without those that another process caused."""
+        raised = (seen for seen in self._errors if seen.error.kind in _RAISED and seen.error.error)
         return [seen for seen in raised if not causes.is_cascade(seen.error.error)]
 
     @staticmethod
@@ -226,6 +262,13 @@ class _Seen:
     def cause_by_memory(self) -> RootCause | None:
         seen = next((seen for seen in self._faults if seen.fault.id in _MEMORY), None)
         return RootCause(Cause.OOM, seen.at, seen, self._report) if seen else None
+
+    def cause_by_mismatch(self) -> RootCause | None:
+        found = out_of_step(self._faults)
+        if found is None:
+            return None
+        at = min(found.first.at, found.other.at)
+        return RootCause(Cause.USER_ERROR, at, found.other, self._report, mismatch=found)
 
     def cause_by_signal(self) -> RootCause | None:
         number = signal_of(self._code)
@@ -255,7 +298,7 @@ class _Seen:
 
     def any_cause(self) -> RootCause | None:
         """Only consequences were printed, and no exit was observed."""
-        error = next((seen for seen in self._errors if seen.error.kind == "traceback"), None)
+        error = next((seen for seen in self._errors if seen.error.kind in _RAISED), None)
         fault = next((seen for seen in self._faults if seen.fault.role == Role.CASCADE), None)
         first = error or fault
         return RootCause(Cause.CRASH, first.at, fault, error, confidence=0.5) if first else None

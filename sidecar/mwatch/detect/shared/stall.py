@@ -10,6 +10,8 @@ own watchdogs can end the wait earlier. Whether a stall is worth a restart is de
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from mwatch.detect.shared.probe import (
@@ -36,7 +38,7 @@ from mwatch.model.settings import Settings
 GIVEN_UP = frozenset(
     {
         "collective-timeout", "gloo-timeout", "global-timeout-signal", "monitor-ends-hang",
-        "monitor-ends-timeout", "nccl-teardown", "watchdog-heartbeat", "watchdog-stuck",
+        "monitor-ends-timeout", "watchdog-heartbeat", "watchdog-stuck",
     }
 )  # fmt: skip
 """Faults after which the trainer is taken down: the attempt cannot recover."""
@@ -318,3 +320,82 @@ def fresh_signs(
     earliest = max(since - room, job.now - hang.sign_seconds)
     signs = (seen for seen in job.attempt.signs.values() if seen.at >= earliest)
     return [seen for seen in signs if seen.sign.state is not SignState.UNKNOWN]
+
+
+_TIMEOUT = "collective-timeout"
+_WORK_GROUP = re.compile(r"\[PG (?:ID \S+ PG GUID )?([^\]\n]{1,120}?) Rank \d+\]")
+_GROUP_RANK = re.compile(r"Rank (\d{1,7})\]")
+_WORK = re.compile(
+    r"SeqNum=(\d{1,18}), OpType=(\w{1,40})(?:, NumelIn=(\d{1,18}), NumelOut=(\d{1,18}))?"
+)
+_PAIRED = re.compile(r"SEND|RECV|COALESCED|UNKNOWN")
+_SAME_SIZE = re.compile(r"ALLREDUCE|ALLGATHER|REDUCE_SCATTER|BROADCAST")
+"""Operations in which all ranks give equally much."""
+_AGREEING = 3  # ranks that must agree before another one is named
+
+
+class Mismatch(NamedTuple):
+    first: FaultSeen
+    other: FaultSeen
+    rank: int | None  # the only rank that differs from all others, if that is proven
+    text: str
+
+
+class _Work(NamedTuple):
+    seen: FaultSeen
+    group: str
+    sequence: int
+    name: str
+    call: tuple[str, ...]
+
+    @property
+    def rank(self) -> int | None:
+        if self.seen.fault.rank is not None:
+            return self.seen.fault.rank
+        found = _GROUP_RANK.search(self.seen.fault.text)
+        return int(found[1]) if found else None
+
+
+def out_of_step(faults: Iterable[FaultSeen]) -> Mismatch | None:
+    """Whether ranks of one group timed out in different collectives: a fault of the code.
+
+    The watchdog of each rank prints the sequence number, operation and size of the collective that
+    it waited in. The same number with another operation or size means that the ranks disagree about
+    what comes next. Each group counts for itself, and the line names its group only in some
+    releases: without a name, all ranks must report the same number. Sends and receives pair up by
+    other rules.
+    """
+    works = [work for work in map(_work, faults) if work is not None]
+    if not all(work.group for work in works) and len({work.sequence for work in works}) > 1:
+        return None
+    places: dict[tuple[str, int], dict[int, _Work]] = {}
+    for work in works:
+        if work.rank is not None:
+            places.setdefault((work.group, work.sequence), {}).setdefault(work.rank, work)
+    return next((found for each in places.values() if (found := _compare(each))), None)
+
+
+def _work(seen: FaultSeen) -> _Work | None:
+    found = _WORK.search(seen.fault.text) if seen.fault.id == _TIMEOUT else None
+    if found is None or _PAIRED.search(found[2]):
+        return None
+    group = _WORK_GROUP.search(seen.fault.text)
+    sizes = (found[3], found[4]) if found[3] and _SAME_SIZE.search(found[2]) else ()
+    name = found[2] + (f" of {found[3]} elements" if found[3] else "")
+    return _Work(seen, group[1] if group else "", int(found[1]), name, (found[2], *sizes))
+
+
+def _compare(by_rank: dict[int, _Work]) -> Mismatch | None:
+    calls = Counter(work.call for work in by_rank.values())
+    if len(calls) < 2:
+        return None
+    common, count = calls.most_common(1)[0]
+    first = next(work for work in by_rank.values() if work.call == common)
+    odd = {rank: work for rank, work in by_rank.items() if work.call != common}
+    rank, other = next(iter(odd.items()))
+    text = (
+        f"rank {first.rank} waited in {first.name} and rank {rank} in {other.name}, "
+        f"both as collective {first.sequence} of their group"
+    )
+    is_named = len(odd) == 1 and count >= _AGREEING and other.seen.fault.rank is not None
+    return Mismatch(first.seen, other.seen, rank if is_named else None, text)

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lines that report a failure: tracebacks, reports of launchers, entries of the fault catalogue.
+"""Lines that report a failure: reports of launchers, entries of the fault catalogue.
 
-In a chain of exceptions the first error is the cause. torchrun's own traceback ends in a
-ChildFailedError, which says nothing; its root-cause block does. The pod's exit code is torchrun's 1
-whatever happened; the worker's 16, 17 or -9 is only in these lines. Of several catalogue entries
-benign ones win, then the longest match. An Xid is found by its number, in the catalogue or not.
+The pod's exit code is torchrun's 1 whatever happened; the worker's 16, 17 or -9 is only in these
+lines. Of several catalogue entries benign ones win, then the longest match; a root elsewhere in the
+line beats a cascade.
+An Xid is found by its number, in the catalogue or not.
 """
 
 from __future__ import annotations
@@ -22,26 +22,6 @@ from mwatch.parse.lines.literals import literals, with_rare_end
 from mwatch_trainer.exits.launchers import TRIGGERS, LauncherReport, read_reports
 from mwatch_trainer.exits.signal_table import BY_NUMBER, SENT, name_of, signal_of
 
-_OPEN = "Traceback (most recent call last):"
-_FRAME = re.compile(r'\s*File "([^"\n]{1,500})", line (\d+)(?:, in (.{1,200}))?')
-_ERROR = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?")
-_CHAIN = (
-    "During handling of the above exception, another exception occurred:",
-    "The above exception was the direct cause of the following exception:",
-)
-_INSIDE = re.compile(re.escape(_OPEN) + r" \(RANK (\d{1,7})\)")
-"""Torch prints the traceback of each rank that failed under its own CheckpointException."""
-_LAUNCHERS = ("ChildFailedError", "ProcessRaisedException")
-_CHILD_ENDS = ("CalledProcessError", "ProcessExitedException")
-_DURING = {
-    "load": re.compile(r"_?load_(?:\w+_)?checkpoint|_load_(?:\w+_)?base_checkpoint"),
-    "save": re.compile(r"_?save_checkpoint\w*|maybe_finalize_async_save|_?save_(?:\w+_)?ckpt"),
-    "evaluate": re.compile(r"evaluate(?:_and_print_results)?|eval_forward"),
-    "data": re.compile(r"build_train_valid_test_\w+|train_valid_test_datasets_provider"),
-    "step": re.compile(r"train_step|forward_step|forward_backward_\w+"),
-}
-"""Functions of trainers, most telling first: a save is part of a training loop."""
-_MAX_LINES = 2000
 _ENTRY = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)")
 _END = re.compile(r"\s*[=*]{10,}\s*")
 _INT = re.compile(r"-?\d{1,9}")
@@ -68,94 +48,6 @@ UNKNOWN_XID = "xid-unknown"
 Search = Callable[[bytes, int, int], re.Match[bytes] | None]
 _WINDOW = 1000
 """How far from its literal a pattern may reach, so that no line is too long for the reader."""
-
-
-class _Traceback(Block):
-    tolerates = 3
-
-    def __init__(self, line: Line, context: Context) -> None:
-        self._line = line
-        self._context = context
-        self._where: str | None = None
-        self._error: tuple[str, str] | None = None
-        self._during: set[str] = set()
-        self._lines = 0
-        self._in_frames = True
-        self._launcher = False
-        self._chained = False
-        self._failed_ranks: set[int] = set()
-
-    def feed(self, line: Line) -> bool:
-        self._lines += 1
-        if self._lines > _MAX_LINES:
-            self.done = True
-            return False
-        body = line.body
-        if body.startswith(_CHAIN):
-            self._chained = True
-            return True
-        if inside := _INSIDE.match(body):
-            if not self._failed_ranks:
-                self._error = None  # what was raised there says more
-            self._failed_ranks.add(int(inside[1]))
-            self._in_frames, self.patience = True, Block.patience
-            return True
-        if body.startswith(_OPEN):
-            belongs, self._chained = self._chained, False
-            self._in_frames, self.patience = True, Block.patience
-            self.done = not belongs
-            return belongs
-        if self._in_frames:
-            return self._feed_frame(body)
-        return False
-
-    def _feed_frame(self, body: str) -> bool:
-        if body[0] in " \t":
-            frame = _FRAME.match(body)
-            if frame and frame[3]:
-                name = frame[3].strip()
-                self._during |= {key for key, known in _DURING.items() if known.fullmatch(name)}
-            if frame and self._error is None:
-                self._where = f"{frame[1]}:{frame[2]}" + (f" in {frame[3]}" if frame[3] else "")
-            return True
-        found = _ERROR.fullmatch(body.rstrip())
-        if not found:
-            return False
-        self._in_frames = False
-        self.patience = 10  # only a chained exception may still follow
-        self._launcher = self._launcher or found[1].endswith(_LAUNCHERS)
-        if self._error is None:
-            self._error = (found[1], (found[2] or "")[:MAX_TEXT])
-        return True
-
-    def finish(self) -> Iterable[Event]:
-        if self._launcher or not (self._error or self._where):
-            return
-        name, message = self._error or (None, "")
-        report = next(read_reports(message), None) if (name or "").endswith(_CHILD_ENDS) else None
-        if report is not None:
-            yield from _reported(report, self._line, self._context)
-            return
-        ranks: set[int | None] = {*self._failed_ranks} or {self._line.rank}
-        yield self._context.error(
-            self._line,
-            kind="traceback",
-            rank=next(iter(ranks)) if len(ranks) == 1 else None,
-            error=name,
-            message=message,
-            where=self._where,
-            during=next((each for each in _DURING if each in self._during), None),
-        )
-
-
-def _read_traceback(line: Line, context: Context) -> Iterable[Event]:
-    text = line.text.rstrip()
-    if text.endswith(_OPEN) or _INSIDE.match(line.body):  # not one that is quoted inside a line
-        context.opened = _Traceback(line, context)
-    return ()
-
-
-TRACEBACK = Recogniser((re.escape(_OPEN),), _read_traceback)
 
 
 def signal_name(exit_code: int | None) -> str | None:
@@ -244,10 +136,10 @@ def _read_restart(line: Line, context: Context) -> Iterable[Event]:
 
 def _read_crashed(line: Line, context: Context) -> Iterable[Event]:
     for report in read_reports(line.text):
-        yield from _reported(report, line, context)
+        yield from reported(report, line, context)
 
 
-def _reported(report: LauncherReport, line: Line, context: Context) -> Iterable[Event]:
+def reported(report: LauncherReport, line: Line, context: Context) -> Iterable[Event]:
     """Yield the end of a process, unless the launcher itself ended it after another one failed."""
     signal = BY_NUMBER.get(signal_of(report.code) or 0)
     is_first = abs(line.number - context.reported_at) > _ONE_END
@@ -347,6 +239,9 @@ class FaultMatcher:
                     found.append((weight, entry, match))
         if found:
             _, entry, match = max(found, key=itemgetter(0))
+            if entry.role is Role.CASCADE:
+                others = [each for each in found if _is_root_beside(line, each[1:], match)]
+                _, entry, match = max(others, key=itemgetter(0), default=(None, entry, match))
             groups = match.groupdict()
             rank = groups.get("rank")
             fault = _fault(entry.id, entry.role, line, context)
@@ -386,6 +281,16 @@ def matching(text: str, catalogue: Iterable[CatalogueEntry]) -> list[CatalogueEn
             weights[entry.id] = (entry.xid in xids, is_benign, max(lengths, default=0))
     found = [entry for entry in entries if entry.id in weights]
     return sorted(found, key=lambda entry: weights[entry.id], reverse=True)
+
+
+def _is_root_beside(
+    line: Line, other: tuple[CatalogueEntry, re.Match[str]], cascade: re.Match[str]
+) -> bool:
+    """A root that the line names as the reason of the cascade, not in the same words."""
+    entry, match = other
+    start, at = line.text.find(cascade[0]), line.text.find(match[0])
+    is_apart = at >= start + len(cascade[0]) or at + len(match[0]) <= start
+    return entry.role is Role.ROOT and is_apart
 
 
 def _as_bytes(pattern: str) -> Search | None:

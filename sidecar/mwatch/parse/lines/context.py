@@ -187,6 +187,7 @@ class Context:
         self.reported_at = -math.inf  # the last line on which a launcher reported an end
         self.prints_iterations = False  # Megatron's iteration line was seen
         self.loop = LoopState()
+        self.ignored_line = -9  # of the last announcement of a traceback that ends nothing
         self.opened: Block | None = None
         """Set by a recogniser; the reader moves it into the line's lane."""
 
@@ -208,8 +209,8 @@ class Context:
 
     def error(self, line: Line, **values: Any) -> Error:
         blank = Error(
-            "launcher", None, "", None, None, None, None, None, None, None, stamp(line.text),
-            line.rank, self.file, line.number,
+            "launcher", None, "", None, None, None, None, None, None, None, None, None,
+            stamp(line.text), line.rank, self.file, line.number,
         )  # fmt: skip
         return blank._replace(**values)
 

@@ -1,0 +1,233 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Python exceptions: whole tracebacks, those whose head was cut off, and their last lines alone.
+
+In a chain of exceptions the first error is the cause. torchrun's own traceback ends in a
+ChildFailedError, which says nothing; its root-cause block does. Ranks without a prefix tear each
+other's tracebacks, and people paste excerpts, so a line such as `ValueError: …` counts without its
+traceback, also behind the prefix of a logger. It is weaker evidence (`exception`): programs print
+errors that they survive.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from mwatch.model.event import Event
+from mwatch.parse.formats.failures import reported
+from mwatch.parse.lines.context import MAX_TEXT, Block, Context, Recogniser
+from mwatch.parse.lines.line import Line
+from mwatch_trainer.exits.launchers import LauncherReport, read_reports
+
+_OPEN = "Traceback (most recent call last):"
+_IGNORED = ("Exception ignored in", "--- Logging error ---")
+"""Python prints these before a traceback that ends nothing."""
+_FRAME = re.compile(r'\s*File "([^"\n]{1,500})", line (\d+)(?:, in (.{1,200}))?')
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/torch/|/bin/|^<")
+"""Files that the user did not write: the fault is in the frame that called them."""
+_ERROR = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?")
+_TORN = re.compile(r"([\w.]*?[A-Z]\w*?(?:Error|Exception))(?:[\w.]*?[A-Z]\w*?(?:Error|Exception))+")
+"""Names that several ranks printed into one line."""
+_EXCEPTION = re.compile(
+    r"(?:.*\.)?_*(?:[A-Z]\w*)?(?:[Ee]rror|[Ee]xception|[Tt]imeout|Interrupt|Exit|Iteration|Fail\w*"
+    r"|Expired|Warning)"
+    r"|.*\._*[A-Z]\w*[a-z]\w*|[A-Z][a-z0-9]+[A-Z]\w*"
+)
+"""A name that ends in Error or the like, has a module, or is in mixed case: not `INFO: …`."""
+_BARE = re.compile(
+    r"(?<![\w.'\"(/=-])((?:[A-Za-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80}Error|[A-Z]?\w{0,80}Exception))"
+    r"(?:\(([A-Z]\w{0,80})\))?(?:: ?(.*)|$)"
+)
+_LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|EXCEPTION|[Uu]ncaught|[Uu]nhandled)\b|^E\d{4} ")
+_HARMLESS = re.compile(r"\bwarn(?:ing)?\b|\b(?:INFO|DEBUG)\b|\bignor|\bretry|\bskipp", re.I)
+_BEFORE = 200  # characters that a logger may print before an exception
+_CHAIN = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_INSIDE = re.compile(re.escape(_OPEN) + r" \(RANK (\d{1,7})\)")
+"""Torch prints the traceback of each rank that failed under its own CheckpointException."""
+_LAUNCHERS = ("ChildFailedError", "ProcessRaisedException")
+_CHILD_ENDS = ("CalledProcessError", "ProcessExitedException")
+_DURING = {
+    "load": re.compile(r"_?load_(?:\w+_)?checkpoint|_load_(?:\w+_)?base_checkpoint"),
+    "save": re.compile(r"_?save_checkpoint\w*|maybe_finalize_async_save|_?save_(?:\w+_)?ckpt"),
+    "evaluate": re.compile(r"evaluate(?:_and_print_results)?|eval_forward"),
+    "data": re.compile(r"build_train_valid_test_\w+|train_valid_test_datasets_provider"),
+    "step": re.compile(r"train_step|forward_step|forward_backward_\w+"),
+}
+"""Functions of trainers, most telling first: a save is part of a training loop."""
+_MAX_LINES = 2000
+
+
+class _Raised:
+    """The name and the message of an exception, and the number of its line."""
+
+    def __init__(self, name: str, message: str, line: int) -> None:
+        torn = _TORN.fullmatch(name)
+        self.name = torn[1] if torn else name
+        self.message = message.lstrip(": ")[:MAX_TEXT] if torn else message[:MAX_TEXT]
+        self.line = line
+
+
+class _Traceback(Block):
+    tolerates = 3
+
+    def __init__(self, line: Line, context: Context) -> None:
+        self._line = line
+        self._context = context
+        self._frame: tuple[str, int] | None = None
+        self._user_frame: tuple[str, int] | None = None
+        self._source = ""  # the statement under the last frame
+        self._raised: _Raised | None = None
+        self._during: set[str] = set()
+        self._lines = 0
+        self._in_frames = True
+        self._launcher = False
+        self._chained = False
+        self._failed_ranks: set[int] = set()
+        self.is_whole = True  # its first line was read
+        self.is_ignored = False
+        self.wrapped: _Raised | None = None
+        """The exception as its first line names it, where another process passes it on."""
+
+    def feed(self, line: Line) -> bool:
+        self._lines += 1
+        if self._lines > _MAX_LINES:
+            self.done = True
+            return False
+        body = line.body
+        if body.startswith(_CHAIN):
+            self._chained = True
+            return True
+        if inside := _INSIDE.match(body):
+            if not self._failed_ranks:
+                self._raised = None  # what was raised there says more
+            self._failed_ranks.add(int(inside[1]))
+            self._in_frames, self.patience = True, Block.patience
+            return True
+        if body.startswith(_OPEN):
+            belongs, self._chained = self._chained, False
+            self._in_frames, self.patience = True, Block.patience
+            self.done = not belongs
+            return belongs
+        if self._in_frames:
+            return self._feed_frame(line, body)
+        return False
+
+    def _feed_frame(self, line: Line, body: str) -> bool:
+        if body[0] in " \t":
+            self._read_frame(line, body)
+            return True
+        found = _ERROR.fullmatch(body.rstrip())
+        if not found or not _EXCEPTION.fullmatch(found[1]):
+            return False
+        self._in_frames = False
+        self.patience = 10  # only a chained exception may still follow
+        self._launcher = self._launcher or found[1].endswith(_LAUNCHERS)
+        if self._raised is None:
+            self._raised = _Raised(found[1], found[2] or "", line.number)
+        return True
+
+    def _read_frame(self, line: Line, body: str) -> None:
+        frame = _FRAME.match(body)
+        if frame and frame[3]:
+            name = frame[3].strip()
+            self._during |= {key for key, known in _DURING.items() if known.fullmatch(name)}
+        if self._raised is not None:
+            return
+        if not frame:
+            self._source = self._source or body.strip()[:MAX_TEXT]
+            return
+        where = f"{frame[1]}:{frame[2]}" + (f" in {frame[3]}" if frame[3] else "")
+        self._frame, self._source = (where, line.number), ""
+        if not _LIBRARY.search(frame[1]):
+            self._user_frame = self._frame
+
+    def finish(self) -> Iterable[Event]:
+        raised = self._raised or self.wrapped
+        frame = self._user_frame or self._frame
+        if self._launcher or self.is_ignored or not (raised or (frame and self.is_whole)):
+            return
+        if raised and (report := _end_of_child(raised)):
+            yield from reported(report, self._line, self._context)
+            return
+        ranks: set[int | None] = {*self._failed_ranks} or {self._line.rank}
+        message = raised.message if raised else ""
+        if not message and self._source.startswith("assert "):
+            message = self._source
+        yield self._context.error(
+            self._line,
+            kind="traceback" if self.is_whole else "exception",
+            rank=next(iter(ranks)) if len(ranks) == 1 else None,
+            error=raised.name if raised else None,
+            message=message,
+            where=frame[0] if frame else None,
+            where_line=frame[1] if frame else None,
+            error_line=raised.line if raised else None,
+            during=next((each for each in _DURING if each in self._during), None),
+        )
+
+
+def _end_of_child(raised: _Raised) -> LauncherReport | None:
+    return next(read_reports(raised.message), None) if raised.name.endswith(_CHILD_ENDS) else None
+
+
+def _read_traceback(line: Line, context: Context) -> Iterable[Event]:
+    text = line.text.rstrip()
+    if text.endswith(_OPEN) or _INSIDE.match(line.body):  # not one that is quoted inside a line
+        opened = _Traceback(line, context)
+        opened.is_ignored = 0 < line.number - context.ignored_line <= 2
+        context.opened = opened
+    return ()
+
+
+def _read_ignored(line: Line, context: Context) -> Iterable[Event]:
+    if line.body.startswith(_IGNORED):
+        context.ignored_line = line.number
+    return ()
+
+
+def _read_frame(line: Line, context: Context) -> Iterable[Event]:
+    """A traceback whose first lines are missing."""
+    if line.body[:1].isspace() and _FRAME.fullmatch(line.body.rstrip()):
+        opened = _Traceback(line, context)
+        opened.is_whole = False
+        opened.feed(line)
+        context.opened = opened
+    return ()
+
+
+def _read_exception(line: Line, context: Context) -> Iterable[Event]:
+    """The last line of a traceback alone. Ray names an exception of another process in brackets,
+    and its traceback follows."""
+    body = line.body.rstrip()
+    found = _BARE.search(body, 0, _BEFORE + MAX_TEXT)
+    if not found or found.start() > _BEFORE:
+        return
+    before = body[: found.start()]
+    if before and (not _LOGGED.search(before) or _HARMLESS.search(before)):
+        return
+    if found[1].endswith(_LAUNCHERS):
+        return
+    raised = _Raised(found[2] or found[1], found[3] or "", line.number)
+    if report := _end_of_child(raised):
+        yield from reported(report, line, context)
+        return
+    if found[2]:
+        opened = _Traceback(line, context)
+        opened.is_whole, opened.wrapped = False, raised
+        context.opened = opened
+        return
+    yield context.error(
+        line, kind="exception", error=raised.name, message=raised.message, error_line=raised.line
+    )
+
+
+TRACEBACK = Recogniser((re.escape(_OPEN),), _read_traceback)
+IGNORED = Recogniser(tuple(map(re.escape, _IGNORED)), _read_ignored)
+_FRAMES = (r'File "[^"\n]{1,500}", line \d',)
+FRAME = Recogniser(_FRAMES, _read_frame, inert=frozenset(_FRAMES))
+_ENDS = (r"Error: ", r"Error\): ", r"Exception: ", r"Error:?$", r"Exception:?$")
+EXCEPTION = Recogniser(_ENDS, _read_exception, inert=frozenset(_ENDS))
