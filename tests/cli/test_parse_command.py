@@ -97,10 +97,18 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     refused(run(tmp_path / "empty.log"), "empty")
 
 
-def test_a_compressed_file_is_refused_with_the_command_that_reads_it(tmp_path: Path) -> None:
+def test_a_compressed_file_is_read_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "trainer.log.gz"
     path.write_bytes(gzip.compress(log(megatron_line()).encode()))
-    refused(run(path), "compressed", "zcat")
+    done = run(path)
+    assert done.returncode == 0
+    assert '"iteration"' in done.stdout
+
+
+def test_a_damaged_compressed_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "trainer.log.gz"
+    path.write_bytes(b"\x1f\x8b" + bytes(99))
+    refused(run(path), "trainer.log.gz", "damaged")
 
 
 @pytest.mark.parametrize("follow", [(), ("--follow",)])

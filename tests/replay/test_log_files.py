@@ -56,11 +56,12 @@ def test_binary_and_empty_files_are_left_alone(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-def test_packed_logs_are_named(tmp_path: Path) -> None:
+def test_packed_logs_are_logs(tmp_path: Path) -> None:
     put(tmp_path, "a.log.gz", gzip.compress(LINE.encode()))
-    nothing, note = find([str(tmp_path)]).notes
-    assert nothing.endswith("no log file was found in it")
-    assert note == "a.log.gz: compressed, not read; unpack first"
+    put(tmp_path, "data.bin.gz", gzip.compress(LINE.encode()))
+    found = find([str(tmp_path)])
+    assert [file.shown for file in found.files] == ["a.log.gz"]
+    assert found.notes == ()
 
 
 def test_flight_recorder_dumps_and_stacks_are_no_logs(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from mwatch.errors import InputError
-from mwatch.runtime.files import COMPRESSED, STDIN, looks_binary, shown
+from mwatch.runtime.compressed import MAGICS
+from mwatch.runtime.files import STDIN, looks_binary, shown
 from mwatch_trainer import contract
 from mwatch_trainer.checkpoint.listing import has_checkpoints
 from mwatch_trainer.evidence.incidents import MANIFEST
@@ -29,6 +30,7 @@ _HEAD = 8192
 _LOG = re.compile(
     r"[^.][^.]*|.+\.(?:log|txt|out|err)(?:[._-](?:\d[\w.-]*|old|bak|prev|previous))?", re.I
 )
+PACKED = re.compile(r"\.(?:gz|zst|xz|bz2)$")
 _CHECKPOINT = re.compile(r"iter_[0-9]+|release|ep[0-9]+-ba[0-9]+|non_persistent")
 _NO_LOG = frozenset(
     {
@@ -82,7 +84,6 @@ class _Search:
         self._left_out = 0
         self._copies: list[tuple[os.DirEntry[str], str]] = []
         """Copies in evidence bundles: read if the log itself is missing."""
-        self._compressed: list[str] = []
 
     def add(self, file: LogFile, identity: tuple[int, int] | None) -> None:
         """Add a file once, even if it has several names."""
@@ -139,7 +140,7 @@ class _Search:
 
     def _consider(self, entry: os.DirEntry[str], name: str) -> None:
         text = shown(name)
-        is_packed = entry.name.endswith((".gz", ".zst", ".xz", ".bz2"))
+        is_packed = PACKED.search(entry.name) is not None
         is_other = entry.name in _NO_LOG or _STACKS.fullmatch(entry.name)
         if not is_packed and (is_other or not _LOG.fullmatch(entry.name)):
             return
@@ -149,9 +150,12 @@ class _Search:
         except OSError as error:
             self.notes.append(f"cannot read {text}: {error.strerror}")
             return
-        if head.startswith(tuple(COMPRESSED)):
-            self._compressed.append(text)
-        elif head and not looks_binary(head) and not head.startswith(b"\x80"):
+        is_log = (
+            head.startswith(MAGICS) and is_packed and _LOG.fullmatch(PACKED.sub("", entry.name))
+        )
+        if is_log or (
+            not is_packed and head and not looks_binary(head) and not head.startswith(b"\x80")
+        ):
             if len(self.files) >= self._max_files:
                 self._left_out += 1
             else:
@@ -162,9 +166,6 @@ class _Search:
             yield f"{self._left_out} more log files were not read: {self._max_files} is the limit"
         if self._entries > MAX_ENTRIES:
             yield f"only the first {MAX_ENTRIES} entries of the folder were read"
-        if self._compressed:
-            more = f" and {len(self._compressed) - 1} more" if len(self._compressed) > 1 else ""
-            yield f"{self._compressed[0]}{more}: compressed, not read; unpack first"
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

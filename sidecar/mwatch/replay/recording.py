@@ -37,8 +37,9 @@ from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
 from mwatch.replay.event_times import EventTimestamper, Placed, place
 from mwatch.replay.freshness import NO_CLOCK, TAIL, Age, TailClock, age_of, tail_clock
-from mwatch.replay.log_files import LogFile, find
+from mwatch.replay.log_files import PACKED, LogFile, find
 from mwatch.replay.timestamps import zone_step
+from mwatch.runtime.compressed import is_packed
 from mwatch.runtime.files import CHUNK, STDIN, read_chunks
 from mwatch.sources import checkpoint_dir
 from mwatch.state.merge import estimate_offsets, merge
@@ -109,6 +110,8 @@ def examine(file: LogFile, grammar: Grammar) -> FileSpan:
     try:
         if file.path == STDIN or not stat.S_ISREG(os.stat(file.path).st_mode):
             return _NOTHING
+        if is_packed(file.path):
+            return _examine_packed(file, grammar)
         with open(file.path, "rb", buffering=0) as opened:
             status = os.fstat(opened.fileno())
             head = _End(file, grammar, status.st_mtime)
@@ -116,13 +119,32 @@ def examine(file: LogFile, grammar: Grammar) -> FileSpan:
             while done < _MAX_HEAD and not head.is_enough and (data := opened.read(CHUNK)):
                 head.feed(data)
                 done += len(data)
-            head.close()
             opened.seek(max(0, status.st_size - _TAIL))
             data = opened.read(_TAIL)
     except OSError:
         return _NOTHING
-    tail = _End(file, grammar, status.st_mtime)
-    tail.feed(data[data.find(b"\n") + 1 :] if status.st_size > _TAIL else data)
+    return _span(head, data, status.st_size > _TAIL, _End(file, grammar, status.st_mtime))
+
+
+def _examine_packed(file: LogFile, grammar: Grammar) -> FileSpan:
+    """A compressed file has no end to jump to: read it once."""
+    written = os.stat(file.path).st_mtime
+    head, done, end = _End(file, grammar, written), 0, b""
+    try:
+        for chunk in read_chunks(file.path, "replay"):
+            if done < _MAX_HEAD and not head.is_enough:
+                head.feed(chunk.data)
+            done += len(chunk.data)
+            end = (end + chunk.data)[-_TAIL:]
+    except InputError:
+        if not done:
+            return _NOTHING  # reported when it is played
+    return _span(head, end, done > _TAIL, _End(file, grammar, written))
+
+
+def _span(head: _End, end: bytes, is_cut: bool, tail: _End) -> FileSpan:
+    head.close()
+    tail.feed(end[end.find(b"\n") + 1 :] if is_cut else end)
     tail.close()
     return FileSpan(
         head.first,
@@ -179,7 +201,7 @@ def _age(path: str, base: str) -> tuple[int, float, str]:
     """Sort key: dates rise with time, numbers fall, and the file without a suffix is newest."""
     if path == base:
         return (1, 0, "")
-    turn = path[len(base) + 1 :]
+    turn = PACKED.sub("", path[len(base) + 1 :])
     return (0, -float(turn), "") if re.fullmatch(r"\d{1,5}", turn) else (0, 0, turn)
 
 
@@ -242,6 +264,7 @@ def _anchor(streams: Sequence[StreamPlan]) -> None:
 
 def _short(shown: str) -> str:
     """The file name, without an extension such as .log."""
+    shown = PACKED.sub("", shown)
     root, extension = os.path.splitext(os.path.basename(shown))
     is_log = extension in (".log", ".txt", ".out", ".err")
     return root if is_log and root else os.path.basename(shown) or shown

@@ -10,7 +10,7 @@ that is unknown, unless the user says so or a file was written a moment ago.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,33 +19,27 @@ from mwatch.config import catalogue
 from mwatch.engine.advice import advise
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.errors import InputError
-from mwatch.evidence.flight_files import Flight, gather
-from mwatch.flight_recorder.analysis import signs
-from mwatch.model.collective import Analysis, BlamedRank
+from mwatch.evidence.flight_files import gather
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import (
-    MAX_EVIDENCE,
     Cause,
-    Culprit,
-    CulpritState,
-    Evidence,
     Finding,
     Severity,
     Verdict,
 )
 from mwatch.model.job import Attempt, Job
-from mwatch.model.observation import Observed, SignState
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
+from mwatch.replay.flight_evidence import FlightEvidence
 from mwatch.replay.freshness import Age
 from mwatch.replay.player import Player
 from mwatch.replay.recording import FRESH_SECONDS, Progress, Recording, open_recording
-from mwatch.replay.timestamps import zone_step
 from mwatch.report.conclusion import RunConclusion
 from mwatch.report.model import ReportClock, short
 from mwatch.report.recorder import ReportRecorder
 from mwatch.report.run_report import RunReport, iso
-from mwatch.runtime.files import STDIN
+from mwatch.runtime.compressed import unpacked
+from mwatch.runtime.files import STDIN, unpacked_pieces
 
 _FRESH_GAPS = 3.0
 _HANGS_SECONDS = 7 * 86400.0
@@ -242,10 +236,22 @@ def replay(
 
     `has_curves`: with the data for a page.
     """
+    with unpacked(request.names, unpacked_pieces) as names:
+        return _replay(request, names, now, progress, has_curves=has_curves)
+
+
+def _replay(
+    request: ReplayRequest,
+    given: Sequence[str],
+    now: float,
+    progress: Progress | None,
+    *,
+    has_curves: bool,
+) -> RunReport:
     until = None if request.until is None else moment(request.until, now)
     entries = catalogue.load(request.catalogues)
     grammar = Grammar(entries, None)
-    flight, names = gather(request.names)
+    flight, names = gather(given)
     recording = open_recording(names, request.checkpoints, grammar, now)
     engine = Engine(
         run_name(request.names), {entry.id: entry for entry in entries}, request.settings
@@ -320,158 +326,3 @@ def _in_log_time(
         fix = "give a later time, or leave the later files out"
         raise InputError(f"--until {request.until}: the log goes on until {iso(last)}; {fix}")
     return until
-
-
-_STATES = {
-    SignState.NEVER_JOINED: CulpritState.NEVER_JOINED,
-    SignState.STUCK: CulpritState.STUCK,
-    SignState.OUT_OF_STEP: CulpritState.OUT_OF_STEP,
-    SignState.STOPPED: CulpritState.SILENT,
-}
-_OPEN = frozenset({Cause.UNKNOWN, Cause.BLIND, Cause.HEALTHY})
-"""Verdicts of a log that does not show how the run ended."""
-_NAMED = 0.25
-"""Least confidence to name a culprit."""
-_AFTER, _BEFORE = 300.0, 120.0
-"""By how much the dumps may end after or before the last line of the log."""
-_LIKELY_SECONDS = 2 * 3600.0
-"""A file that is younger than its dump by more than this was copied."""
-_CAUGHT_SECONDS = 5.0
-"""A rank that waited for less may have been in the middle of a step."""
-
-
-class FlightEvidence:
-    """Dumps compared with one log; `job` is its state at `last`, the end of the log."""
-
-    def __init__(
-        self,
-        flight: Flight,
-        job: Job | None = None,
-        last: float | None = None,
-        *,
-        is_relative: bool = False,
-    ) -> None:
-        """`is_relative`: the log prints no times, so the order is unknown."""
-        self.flight = flight
-        world = None if job is None else job.layout.world_size
-        self.analysis = flight.analysis(world)
-        self._job = job
-        self._last = last
-        self._is_timed = last is not None and not is_relative
-        self._zone = self._clock_ahead()
-        self.is_old = self._is_old()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        count = len(self.flight.dumps)
-        read = (f"flight recorder: {count} ranks left a dump",) if count else ()
-        old = ("the flight-recorder dumps are older than the end of the log and were left out",)
-        more = old if self.is_old else self.analysis.notes
-        return (*read, *self.flight.notes, *more)
-
-    def _clock_ahead(self) -> float:
-        """By how much true time is ahead of the log's, if a time zone explains the difference."""
-        ended = self.analysis.last_at
-        if not self._is_timed or self._last is None or ended is None:
-            return 0.0
-        difference = ended - self._last
-        nearest = zone_step(difference, max(_BEFORE, _AFTER))
-        return nearest if -_BEFORE <= difference - nearest <= _AFTER else 0.0
-
-    def _is_old(self) -> bool:
-        ended = self.analysis.last_at
-        if self._job is None or not self._is_timed or ended is None:
-            return False
-        return ended - self._zone < self._job.attempt.last_progress - _BEFORE
-
-    def observed(self, stream: str) -> Iterator[Observed]:
-        """Observations for the engine: at the end of the log, or when the dumps were taken."""
-        if self._last is not None and not self.is_old:
-            at = self.up_until()
-            for sign in signs(self.analysis):
-                yield Observed(self._last if at is None else at, stream, sign)
-
-    def up_until(self) -> float | None:
-        """Time of the dumps, in the log's time: the run was still up then."""
-        analysis = self.analysis
-        if self._last is None or not self._is_timed or self.is_old or analysis.since is None:
-            return None
-        taken = self._taken_at()
-        moment = ((analysis.last_at if taken is None else taken) or 0.0) - self._zone
-        return moment if moment > self._last else None
-
-    def _taken_at(self) -> float | None:
-        ended, taken = self.analysis.last_at, self.flight.taken_at
-        if ended is None or taken is None or not 0 <= taken - ended <= _LIKELY_SECONDS:
-            return None
-        return taken
-
-    def _stands_still(self) -> bool:
-        """Whether a rank waits for longer than a step takes, as far as known."""
-        since, taken = self.analysis.since, self._taken_at()
-        if self.is_old or since is None:
-            return False
-        return taken is None or taken - since >= _CAUGHT_SECONDS
-
-    def judged(self, report: RunReport) -> RunReport:
-        """Complete a report that has no verdict on the end, or no culprit."""
-        verdict = report.verdict
-        if self.is_old:
-            return report
-        if verdict.cause is Cause.HANG:
-            culprit = self._completed(verdict.culprit)
-            return replace(report, verdict=replace(verdict, culprit=culprit))
-        if verdict.cause not in _OPEN or not self._stands_still():
-            return report
-        finding = self._finding(report)
-        verdict = Verdict(
-            Cause.HANG,
-            finding.summary,
-            finding.since_iteration,
-            finding.since_time,
-            finding.culprit,
-            finding.confidence,
-        )
-        other = "there is no log" if self._job is None else report.decision.reason
-        reason = f"not acted on: the flight recorder is one witness ({other})"
-        decision = replace(report.decision, cause=Cause.HANG, finding=finding, reason=reason)
-        judged = report.judged(verdict, decision, advise(Cause.HANG, finding, {}))
-        return replace(judged, findings=(finding, *report.findings))
-
-    def _completed(self, known: Culprit | None) -> Culprit | None:
-        """Add the rank, or its coordinates, if the engine does not know them."""
-        ours = culprit_of(self.analysis, self._job)
-        if known is None or (known.rank is None and ours is not None and ours.rank is not None):
-            return ours
-        if ours is not None and ours.rank == known.rank and not known.coordinates:
-            return replace(known, coordinates=ours.coordinates)
-        return known
-
-    def _finding(self, report: RunReport) -> Finding:
-        analysis = self.analysis
-        since = analysis.since
-        if since is not None:
-            since = since - self._zone if self._is_timed or self._job is None else None
-        texts = dict.fromkeys((*analysis.chain, *(each.text for each in analysis.groups)))
-        return Finding(
-            detector="stalled",
-            cause=Cause.HANG,
-            severity=Severity.CRITICAL,
-            summary=f"flight recorder: {analysis.summary}",
-            since_time=since,
-            since_iteration=None if report.iteration is None else report.iteration + 1,
-            confidence=analysis.confidence,
-            culprit=culprit_of(self.analysis, self._job),
-            evidence=tuple(Evidence(None, None, text) for text in texts)[:MAX_EVIDENCE],
-            fingerprint="hang/flight-recorder",
-        )
-
-
-def culprit_of(analysis: Analysis, job: Job | None = None) -> Culprit | None:
-    if analysis.state is SignState.ALL_EQUAL:
-        return Culprit(None, CulpritState.ALL_EQUAL)
-    first: BlamedRank | None = analysis.blamed[0] if analysis.blamed else None
-    if first is None or first.confidence < _NAMED:
-        return None
-    known = {} if job is None else job.layout.coordinates(first.rank)
-    return Culprit(first.rank, _STATES[first.state], known or dict(first.coordinates))

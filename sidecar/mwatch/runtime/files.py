@@ -14,20 +14,15 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from mwatch.errors import InputError
+from mwatch.runtime.compressed import MAGICS, unpack
 
 CHUNK = 1 << 19  # fits in a core's cache, as it is scanned several times
 STDIN = "-"
-COMPRESSED = {
-    b"\x1f\x8b": "zcat",
-    b"(\xb5/\xfd": "zstdcat",
-    b"BZh": "bzcat",
-    b"\xfd7zXZ": "xzcat",
-}
-"""First bytes of a compressed file, and the tool to unpack it."""
 _BINARY_SHARE = 0.3
 _REPLACEMENT = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(0x20, 0x7F), *range(0x80, 0x100)})
@@ -47,14 +42,22 @@ def shown(file: str) -> str:
 def read_chunks(file: str, command: str = "parse") -> Iterator[Chunk]:
     """The file in chunks. Raises InputError, possibly after some chunks. `command` is for the
     advice."""
+    done = 0
     with _open(file) as stream:
         status = os.fstat(stream.fileno())
         size = status.st_size if stat.S_ISREG(status.st_mode) else 0
-        done = 0
-        while data := _read(stream, file):
-            if not done:
-                _refuse_compressed(data, file, command)
-            done += len(data)
+
+        def pieces() -> Iterator[bytes]:
+            nonlocal done
+            while data := _read(stream, file):
+                done += len(data)
+                yield data
+
+        is_first = True
+        for data in _content(pieces(), file, command):
+            if is_first and looks_binary(data):
+                raise InputError(f"{file}: not a text file; give the log that the trainer printed")
+            is_first = False
             yield Chunk(data, done, size)
     if not done:
         raise InputError(f"{file}: is empty; name a file that the trainer has written to")
@@ -95,12 +98,18 @@ def _read(stream: BinaryIO, file: str) -> bytes:
         raise InputError(f"{file}: {error.strerror}; check the disk or the mount") from error
 
 
-def _refuse_compressed(data: bytes, file: str, command: str) -> None:
-    for magic, tool in COMPRESSED.items():
-        if data.startswith(magic):
-            raise InputError(f"{file}: is compressed; try: {tool} {file} | mwatch {command} -")
-    if looks_binary(data):
-        raise InputError(f"{file}: not a text file; give the log that the trainer printed")
+def _content(pieces: Iterator[bytes], file: str, command: str) -> Iterator[bytes]:
+    first = next(pieces, None)
+    if first is None:
+        return iter(())
+    whole = chain((first,), pieces)
+    return unpack(whole, file, command) if first.startswith(MAGICS) else whole
+
+
+def unpacked_pieces(file: str, command: str = "replay") -> Iterator[bytes]:
+    """A compressed file, unpacked, whatever it holds. Raises InputError."""
+    with _open(file) as stream:
+        yield from unpack(iter(lambda: _read(stream, file), b""), file, command)
 
 
 @contextmanager
