@@ -191,7 +191,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
     Cause.IMAGE: ("k8s-image-pull", "container-image-failed"),
     Cause.UNSCHEDULABLE: (
         "k8s-unschedulable", "k8s-no-gpu-free", "k8s-no-rdma-free", "k8s-quota-exceeded",
-        "ray-unschedulable",
+        "ray-unschedulable", "slurm-refused",
     ),
     Cause.VOLUME: ("k8s-mount-failed", "k8s-claim-missing", "container-mount-failed"),
     Cause.PREEMPTED: ("k8s-preempted", "slurm-preempted"),
