@@ -149,7 +149,8 @@ class _Exchange(asyncio.Protocol):
             return False
         first, *lines = bytes(self._data[:end]).split(b"\r\n")
         del self._data[: end + 4]
-        fields = {name.lower(): value.strip() for name, _, value in map(_field, lines)}
+        parts = (line.partition(b":") for line in lines)
+        fields = {name.lower(): value.strip() for name, _, value in parts}
         self._is_chunked = fields.get(b"transfer-encoding", b"").lower() == b"chunked"
         length = b"0" if self._is_chunked else fields.get(b"content-length", b"")
         status = _STATUS.match(first)
@@ -200,10 +201,6 @@ class _Exchange(asyncio.Protocol):
             raise RequestFailed(FailureKind.BAD, "its answer is not valid HTTP")
         del self._data[: end + 2]
         return int(line, 16)
-
-
-def _field(line: bytes) -> tuple[bytes, bytes, bytes]:
-    return line.partition(b":")
 
 
 def reason(error: BaseException) -> str:
