@@ -160,7 +160,7 @@ def test_the_sidecar_keeps_them_out_of_all_that_it_serves_sends_and_writes(tmp_p
             alive.unlink()
             served = b""
             sidecar_runs.until(lambda: b"PermissionError" in sidecar.get("/v1/snapshot"))
-            for path in ("/metrics", "/v1/snapshot", "/v1/evidence"):
+            for path in ("/", "/metrics", "/v1/snapshot", "/v1/evidence"):
                 served += sidecar.get(path)
             archive = client.get(f"/v1/evidence/{made.json['id']}.tgz").body
             sidecar_runs.until(lambda: list((volume / "incidents").glob("*/incident.json")))
@@ -201,4 +201,5 @@ def test_the_metrics_of_a_live_run_have_none_of_them(tmp_path: Path) -> None:
         said = until(lambda: b"/metrics" in run.said.read_bytes() and run.said)
         port = int(said.read_bytes().partition(b"127.0.0.1:")[2].partition(b"/")[0])
         until(lambda: b"mwatch_iteration{" in get(port, "/metrics")[1])
-        assert found_in(get(port, "/metrics")[1]) == []
+        for path in ("/metrics", "/"):
+            assert found_in(get(port, path)[1]) == []

@@ -65,9 +65,11 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 
-    def open(self, file: Path) -> None:
+    def open(self, place: Path | str) -> None:
+        """`place`: a file, or an address."""
         self._events.clear()
-        self.call("Page.navigate", url=file.resolve().as_uri())
+        url = place if isinstance(place, str) else place.resolve().as_uri()
+        self.call("Page.navigate", url=url)
         self._wait_for("Page.loadEventFired")
 
     def value(self, expression: str) -> Any:

@@ -37,7 +37,7 @@ def test_a_flag_goes_before_a_variable_and_that_before_the_file(tmp_path: Path) 
 def test_every_option_has_all_three_ways(tmp_path: Path) -> None:
     values: dict[str, Any] = dict.fromkeys(VARIABLES, "x")
     values |= {"port": "7", "mode": "act", "otlp_endpoint": "http://c:4318", "json_logs": "true"}
-    values["until_final"] = "1"
+    values |= {"until_final": "1", "no_page": "yes"}
     by_flag = resolve(values, {})
     environ = {variable: values[name] for name, variable in VARIABLES.items()}
     assert resolve({}, environ) == by_flag

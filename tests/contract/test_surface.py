@@ -23,12 +23,13 @@ SURFACE = {
     "demo": HELP | {"--quick", "--runs", "--port", "--plain", "--json"},
     "run": HELP
     | {"-- CMD...", "--act", "--policy", "--name", "--runs", "--checkpoints", "--port", "--grace"}
-    | {"--plain", "--json", "--no-probe", "--otlp-endpoint", "--tensorboard-notes"},
+    | {"--plain", "--json", "--no-probe", "--no-page", "--otlp-endpoint", "--tensorboard-notes"},
+    "ui": HELP | {"RUN", "--runs", "--port", "--no-browser"},
     "sidecar": HELP
     | {"--dir", "--run", "--pod", "--pod-uid", "--namespace", "--node", "--host", "--port"}
     | {"--save", "--policy", "--config", "--otlp-endpoint", "--tensorboard"}
     | {"--tensorboard-notes", "--token-file", "--evidence", "--mode", "--json-logs"}
-    | {"--until-final"},
+    | {"--until-final", "--no-page"},
     "controller": HELP
     | {"-n", "--namespace", "--kubeconfig", "--context", "--port", "--host", "--policy", "--fleet"}
     | {"--evidence", "--poll", "--once", "--json"},

@@ -28,6 +28,7 @@ from mwatch.cli.run import run
 from mwatch.cli.sidecar import sidecar
 from mwatch.cli.status import status, top
 from mwatch.cli.terminal import ignore_closed_pipe
+from mwatch.cli.ui import ui
 from mwatch.errors import MwatchError
 
 app = typer.Typer(
@@ -42,7 +43,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "This machine": (demo, run),
+    "This machine": (demo, run, ui),
     "Logs and recordings": (replay, report, parse, faults, checkpoints),
     "Cluster": (diagnose, status, top, pause, resume, restart, mode),
     "Set-up": (plan, inject, uninject, sidecar, controller),

@@ -38,7 +38,7 @@ Port = Annotated[
     int,
     option(
         "PORT",
-        "Serve /metrics on this port, or the next free one; 0 serves nothing.",
+        "Serve the page and /metrics on this port, or the next free one; 0 serves nothing.",
         min=0,
         max=65535,
     ),
@@ -56,6 +56,7 @@ Otlp = Annotated[
         show_envvar=False,
     ),
 ]
+NoPage = Annotated[bool, flag("--no-page", "Serve /metrics without the page of the run.")]
 NoProbe = Annotated[bool, flag("--no-probe", "Do not start the probe inside the trainer.")]
 
 
@@ -72,6 +73,7 @@ def run(
     plain: Plain = False,
     as_json: AsJson = False,
     no_probe: NoProbe = False,
+    no_page: NoPage = False,
     otlp_endpoint: Otlp = None,
     tensorboard_notes: TensorboardNotes = None,
 ) -> None:
@@ -92,6 +94,7 @@ def run(
     request = app.RunRequest(
         argv=command, is_act=act, policy=policy, name=name, parent=runs, save=checkpoints,
         port=port or None, grace_seconds=grace, has_probe=not no_probe,
+        has_page=not no_page,
         shows_output=not (plain or as_json) and is_screen(sys.stderr, sys.stdout),
         otlp_endpoint=otlp_endpoint or None, tensorboard_notes=tensorboard_notes,
     )  # fmt: skip

@@ -57,6 +57,10 @@ EvidenceDir = Annotated[
 Mode = Annotated[
     str | None, option("observe|act", "Report this mode in metrics; only the controller acts.")
 ]
+NoPage = Annotated[
+    bool | None,
+    flag("--no-page", "Do not serve the page of the run at /.", show_default=False),
+]
 JsonLogs = Annotated[
     bool | None,
     flag("--json-logs", "Print messages as JSON, one object per line.", show_default=False),
@@ -86,15 +90,16 @@ def sidecar(
     token_file: Token = None,
     evidence: EvidenceDir = None,
     mode: Mode = None,
+    no_page: NoPage = None,
     json_logs: JsonLogs = None,
     until_final: UntilFinal = None,
 ) -> None:
     """Watch the training container of this pod and export metrics.
 
-    The sidecar serves /metrics, /healthz and /v1/snapshot, records incidents and collects
-    evidence. It never changes the training. Every option can also be set in the --config file or
-    in a variable such as MWATCH_POD_UID for --pod-uid; a flag overrides a variable, and a variable
-    overrides the file.
+    The sidecar serves /metrics, /healthz, /v1/snapshot and the page of the run, records incidents
+    and collects evidence. It never changes the training. Every option can also be set in the
+    --config file or in a variable such as MWATCH_POD_UID for --pod-uid; a flag overrides a
+    variable, and a variable overrides the file.
 
     Example: mwatch sidecar --dir /mwatch --run gpt-7b --port 9401
     """

@@ -58,6 +58,7 @@ class SidecarSettings:
     otlp_endpoint: Endpoint | None = None
     tensorboard: Path | None = None  # event files of the trainer
     tensorboard_notes: Path | None = None  # where mwatch writes its own
+    no_page: bool = False  # do not serve the page of the run at /
     json_logs: bool = False
     until_final: bool = False  # exit when the wrapper reports that no attempt follows in this pod
 

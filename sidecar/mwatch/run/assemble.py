@@ -9,10 +9,12 @@ one. A disk that cannot be written to is reported once and changes nothing else.
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from mwatch.config import catalogue
@@ -34,6 +36,7 @@ from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.watch.collector import PodSources, VolumeCollector
 from mwatch.watch.incidents import EvidenceExtras
 from mwatch.watch.metrics import Exporters, RunMetrics, serve
+from mwatch.watch.page import LivePage
 from mwatch.watch.watcher import RunEnd, RunObserver, RunRecorder, RunWatcher, SafeObserver
 from mwatch_trainer.scrub.scrubber import scrub_text
 
@@ -43,12 +46,20 @@ _MEMORY_SECONDS = 5.0
 
 class RunRecord(RunRecorder):
     def __init__(
-        self, folder: RunFolder, argv: Sequence[str], engine: Engine, clock: Clock, *, is_act: bool
+        self,
+        folder: RunFolder,
+        argv: Sequence[str],
+        engine: Engine,
+        clock: Clock,
+        *,
+        is_act: bool,
+        page: LivePage | None = None,
     ) -> None:
         super().__init__(engine)
         self._folder = folder
         self._clock = clock
         self._is_act = is_act
+        self._page = page
         command = scrub_text(shlex.join(argv))
         self._recorder = ReportRecorder(engine, "act" if is_act else "observe", command)
         self._written_at = float("-inf")
@@ -68,6 +79,8 @@ class RunRecord(RunRecorder):
         if now - self._written_at >= _STORY_SECONDS:
             self._written_at = now
             self._write(is_over=False)
+        if self._page is not None:
+            self._page.update(lambda: self._recorder.report(now))
 
     def enacted(self, decision: Decision, at: float) -> None:
         self._recorder.enacted(decision, at)
@@ -85,6 +98,10 @@ class RunRecord(RunRecorder):
     def end(self, ended: RunEnd | None = None) -> None:
         is_interrupted = ended is not None and ended.is_interrupted
         self._write(is_over=True, is_interrupted=is_interrupted)
+        if self._page is not None:
+            now = self._clock.now()
+            report = self._recorder.report(now, is_over=True, is_interrupted=is_interrupted)
+            self._page.finish(report)
 
     def problems(self) -> list[str]:
         return super().problems() + ([] if self._problem is None else [self._problem])
@@ -115,7 +132,8 @@ class RunRequest:
     """An existing folder; replaces `name` and `parent`."""
     save: Path | None = None
     port: int | None = 9401
-    """For /metrics; None: not served."""
+    """For /metrics and the page; None: not served."""
+    has_page: bool = True
     grace_seconds: float = 30.0
     has_probe: bool = True
     shows_output: bool = False
@@ -144,15 +162,20 @@ def run(request: RunRequest, make_view: MakeView) -> RunEnd:
             engine, live, is_acting=lambda: is_act, errors=lambda: faults.count,
             dropped=lambda: out.dropped(),
         )  # fmt: skip
-        stack.enter_context(serve(request.port, metrics))
+        page = LivePage(
+            metrics.snapshots, commands=partial(_commands, folder, is_act=is_act),
+            wrapper=lambda: live.wrapper, is_local=True,
+        )  # fmt: skip
+        pages = page.pages() if request.has_page else {}
+        stack.enter_context(serve(request.port, metrics, pages))
         out = Exporters(
             metrics.snapshots,
             otlp_endpoint=request.otlp_endpoint,
             tensorboard_notes=request.tensorboard_notes,
         )
         stack.callback(out.close)
-        record = RunRecord(folder, request.argv, engine, clock, is_act=is_act)
-        view = SafeObserver(make_view(folder, metrics.where or str(folder.path)))
+        record = RunRecord(folder, request.argv, engine, clock, is_act=is_act, page=page)
+        view = SafeObserver(make_view(folder, _where(metrics, folder, has_page=request.has_page)))
         if metrics.problem is not None:
             view.noted(metrics.problem)
 
@@ -165,6 +188,28 @@ def run(request: RunRequest, make_view: MakeView) -> RunEnd:
             is_act=is_act, extra=EvidenceExtras(live), out=out,
         )  # fmt: skip
         return LocalRun(_command(request, folder), watch, view, faults).run()
+
+
+def _where(metrics: RunMetrics, folder: RunFolder, *, has_page: bool) -> str:
+    """The addresses of the page and the metrics, else the folder."""
+    if metrics.where is None:
+        return str(folder.path)
+    page = f"page {metrics.where.removesuffix('metrics')}, metrics " if has_page else ""
+    return f"{page}{metrics.where}"
+
+
+def _commands(folder: RunFolder, *, is_act: bool) -> list[tuple[str, str]]:
+    place = shlex.quote(os.path.relpath(folder.path))
+    found = [
+        ("Show the verdict and its evidence", f"mwatch diagnose {place}"),
+        ("Make one file of this page, to forward", f"mwatch report {place}"),
+        ("Open this page after the run has ended", f"mwatch ui {place}"),
+        ("End the run, with a last checkpoint if it can save one", f"kill -INT {os.getpid()}"),
+    ]
+    if not is_act:
+        again = "mwatch run --act -- COMMAND"
+        found.append(("Run the command again and let mwatch restart it", again))
+    return found
 
 
 def _command(request: RunRequest, folder: RunFolder) -> SupervisedCommand:

@@ -20,7 +20,8 @@ from mwatch import __version__
 from mwatch.config import catalogue
 from mwatch.config.loader import load_policy
 from mwatch.config.sidecar import SidecarSettings
-from mwatch.engine.engine import Engine
+from mwatch.engine.engine import Assessment, Engine
+from mwatch.engine.incidents import Incident
 from mwatch.evidence.collector import OffPod
 from mwatch.evidence.incident_store import AsyncIncidentStore
 from mwatch.export.http.control import control_pages
@@ -30,6 +31,8 @@ from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
 from mwatch.model.snapshot.pod import PodFacts, PodId
 from mwatch.parse.grammar import Grammar
+from mwatch.report.model import EvidenceFile
+from mwatch.report.recorder import ReportRecorder
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import asked_to_end
@@ -46,6 +49,7 @@ from mwatch.sources.pod_facts import PodFactsSource, data_prefixes, printed_pref
 from mwatch.watch.collector import PodSources, VolumeCollector
 from mwatch.watch.incidents import EvidenceExtras
 from mwatch.watch.metrics import Exporters, RunMetrics
+from mwatch.watch.page import LivePage
 from mwatch.watch.watcher import RunObserver, RunRecorder, RunWatcher, SafeObserver
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
@@ -80,15 +84,35 @@ class PodWatch:
 
 
 class SidecarRecord(RunRecorder):
-    """Writes no report: the controller, which sees all pods, does."""
+    """Writes no report: the controller, which sees all pods, does. Keeps one for the page."""
 
-    def __init__(self, engine: Engine, observe: Callable[[Observed], None]) -> None:
+    def __init__(
+        self, engine: Engine, observe: Callable[[Observed], None], page: LivePage | None = None
+    ) -> None:
         """`observe` is called with everything that the engine observes."""
         super().__init__(engine)
         self._observe = observe
+        self._page = page
+        self._recorder = None if page is None else ReportRecorder(engine)
 
     def observe(self, observed: Observed) -> None:
         self._observe(observed)
+        if self._recorder is not None:
+            self._recorder.note(observed)
+
+    def looked(self, assessment: Assessment) -> None:
+        recorder, page = self._recorder, self._page
+        if recorder is not None and page is not None:
+            recorder.assessed(assessment)
+            page.update(lambda: recorder.report(assessment.at))
+
+    def incident(self, incident: Incident, files: Sequence[EvidenceFile]) -> None:
+        if self._recorder is not None:
+            self._recorder.incident(incident, files)
+
+    def noted(self, text: str) -> None:
+        if self._recorder is not None:
+            self._recorder.noted(text)
 
 
 _LASTING_SECONDS = 3.0
@@ -126,6 +150,8 @@ MAX_BYTES = 128 << 20
 LAST_SECONDS = 15.0
 """After the end of the last attempt: time for a scrape or three polls of a controller."""
 _DRAIN_SECONDS = 0.3
+_PAGE_SHARE = 0.002
+"""Of a core, for the charts of an open page, and as much for the rest of it."""
 
 
 class _Places:
@@ -177,6 +203,7 @@ class Sidecar:
             tensorboard_notes=settings.tensorboard_notes,
             attributes=_attributes(settings),
         )
+        self._live_page = None if settings.no_page else self._make_page()
         self._pod = PodWatch(self.live)
         self._cursor = CursorFile(settings.dir)
         began = self._cursor.began
@@ -244,12 +271,21 @@ class Sidecar:
         off_pod = OffPod(ask_wrapper, lambda: self.live.save, lambda: bool(self._is_acting()))
         return RunWatcher(
             self._places, self.engine, self.live,
-            SidecarRecord(self.engine, self._observe), self.metrics, self._view, self.faults,
+            SidecarRecord(self.engine, self._observe, self._live_page),
+            self.metrics, self._view, self.faults,
             is_act=False,
             extra=EvidenceExtras(self.live, self.page.body),
             off_pod=None if settings.evidence is not None else off_pod,
             out=self.out,
             files=self._files,
+        )  # fmt: skip
+
+    def _make_page(self) -> LivePage:
+        settings = self._settings
+        return LivePage(
+            self.metrics.snapshots, commands=partial(_commands, settings),
+            wrapper=lambda: self.live.wrapper, title=f"{settings.run} · pod {settings.pod}",
+            cpu_share=_PAGE_SHARE,
         )  # fmt: skip
 
     def _made_pages(self) -> Pages:
@@ -259,6 +295,7 @@ class Sidecar:
         )
         restart = partial(restart_with_evidence, self._settings.dir, evidence)
         return {
+            **({} if self._live_page is None else self._live_page.pages()),
             **standard_pages(self.metrics.snapshots, self.metrics.since_tick),
             "/v1/snapshot": self.page.page,
             **control_pages(self._settings.token_file, evidence, restart),
@@ -305,6 +342,18 @@ def _who(settings: SidecarSettings, now: float) -> PodId:
         started_at=now,
         mode=settings.mode,
     )
+
+
+def _commands(settings: SidecarSettings) -> list[tuple[str, str]]:
+    place = f" -n {settings.namespace}" if settings.namespace else ""
+    job = f"{settings.run}{place}"
+    return [
+        ("Show the verdict over all pods of the job", f"mwatch diagnose {job}"),
+        ("Show the checkpoints", f"mwatch checkpoints {job}"),
+        ("Stop all actions for two hours", f'mwatch pause {job} --for 2h --reason "…"'),
+        ("Show what a restart would do", f'mwatch restart {job} --dry-run --reason "…"'),
+        ("Let mwatch restart the job when it fails", f'mwatch mode {job} act --reason "…"'),
+    ]
 
 
 def _attributes(settings: SidecarSettings) -> dict[str, str]:

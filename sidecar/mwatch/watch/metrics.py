@@ -19,7 +19,7 @@ from mwatch.detect.shared.probe import probed_ranks
 from mwatch.detect.shared.stall import Patience, patience
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.errors import InputError
-from mwatch.export.http.server import Server, standard_pages
+from mwatch.export.http.server import Pages, Server, standard_pages
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.snapshot import Inputs, OwnUsage, Snapshot, take
@@ -114,13 +114,14 @@ class RunMetrics:
 
 
 @contextmanager
-def serve(port: int | None, metrics: RunMetrics) -> Iterator[RunMetrics]:
-    """Serve the metrics on `port`; a port that is not free is a problem, but not an error."""
+def serve(port: int | None, metrics: RunMetrics, more: Pages | None = None) -> Iterator[RunMetrics]:
+    """Serve the metrics, and `more` pages, on `port`; a port that is not free is a problem, but not
+    an error."""
     server = None
     if port is not None:
         try:
             pages = standard_pages(snapshots=metrics.snapshots, since_tick=metrics.since_tick)
-            server = Server(pages, port=port)
+            server = Server({**(more or {}), **pages}, port=port)
             metrics.where = f"http://127.0.0.1:{server.port}/metrics"
         except OSError as error:
             metrics.problem = (

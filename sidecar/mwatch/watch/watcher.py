@@ -354,9 +354,9 @@ class RunWatcher:
         with self._faults.guard():
             self._note_incidents()
         with self._faults.guard():
-            self._record.looked(assessment)
-        with self._faults.guard():
             self._metrics.update(assessment)
+        with self._faults.guard():
+            self._record.looked(assessment)
         if self._out is not None:
             with self._faults.guard():
                 self._out.update([each.record for each in self.keeper.tracked])

@@ -46,6 +46,8 @@ class RankSnapshot(NamedTuple):
     iteration: int | None
     beat_at: float
     facts: RankFacts = RankFacts()
+    phase: str | None = None  # of its main thread
+    progressed_at: float | None = None  # when its iteration last changed
 
 
 class Storage(Struct, frozen=True, omit_defaults=True):
@@ -232,6 +234,13 @@ def _ranks(job: Job, facts: Mapping[int, RankFacts]) -> tuple[RankSnapshot, ...]
     numbers = sorted(job.attempt.ranks)[:MAX_RANKS]
     found = [job.attempt.ranks[number] for number in numbers]
     return tuple(
-        RankSnapshot(each.rank, each.iteration, each.at, facts.get(each.rank, RankFacts()))
+        RankSnapshot(
+            each.rank,
+            each.iteration,
+            each.at,
+            facts.get(each.rank, RankFacts()),
+            each.phase,
+            each.progressed_at,
+        )
         for each in found
     )

@@ -60,8 +60,9 @@ class Frame:
         return self.step.place((bucket.first + bucket.last) / 2)
 
 
-def frame(report: RunReport) -> Frame:
-    buckets = thinned(spread(report.series), MAX_DRAWN)
+def frame(report: RunReport, *, most: int = MAX_DRAWN) -> Frame:
+    """`most`: points of a curve."""
+    buckets = thinned(spread(report.series), most)
     moments = [report.started_at, report.ended_at]
     moments += [each for span in report.phases for each in (span.began_at, span.ended_at)]
     moments += [each for one in buckets for each in (one.began_at, one.ended_at)]

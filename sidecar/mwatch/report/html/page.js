@@ -4,16 +4,17 @@
    Text from the JSON block is put on the page as text, never as HTML. */
 "use strict";
 (() => {
-const data = JSON.parse(document.getElementById("data").textContent);
+const read = () => JSON.parse(document.getElementById("data").textContent);
+let data = read();
 const root = document.documentElement, stack = document.querySelector(".stacked");
-if (!stack || !data.rows.length) return;
+if (!stack) return;
 const make = (id) => {
   const one = document.createElement("div");
-  one.id = id; one.hidden = true; stack.append(one); return one;
+  one.id = id; one.hidden = true; one.setAttribute("data-own", ""); stack.append(one); return one;
 };
 const cursor = make("cursor"), select = make("select"), tip = make("tip");
 const reset = document.getElementById("reset");
-const charts = [...stack.querySelectorAll(".plot svg")];
+const charts = () => stack.querySelectorAll(".plot svg");
 const isStep = () => document.getElementById("view-step").checked;
 let zoom = {time: [0, 1000], step: [0, 1000]}, from = null;
 const range = () => zoom[isStep() ? "step" : "time"];
@@ -87,7 +88,7 @@ const apply = () => {
   const [low, high] = range(), isWhole = high - low >= 999.99;
   root.style.setProperty("--z0", low / 10);
   root.style.setProperty("--zk", 1000 / (high - low));
-  for (const chart of charts) chart.setAttribute("viewBox", low + " 0 " + (high - low) + " 100");
+  for (const chart of charts()) chart.setAttribute("viewBox", low + " 0 " + (high - low) + " 100");
   reset.hidden = isWhole;
   for (const lane of stack.querySelectorAll(".lane.x")) {
     for (const old of lane.querySelectorAll(".own")) old.remove();
@@ -95,13 +96,13 @@ const apply = () => {
     if (isWhole) continue;
     for (let i = 0; i <= 4; i++) {
       const x = low + (i + .5) / 5 * (high - low), one = document.createElement("span");
-      one.className = "own"; one.textContent = label(x);
+      one.className = "own"; one.setAttribute("data-own", ""); one.textContent = label(x);
       one.style.cssText = "position:absolute;transform:translateX(-50%)";
       one.style.left = (i + .5) * 20 + "%"; lane.append(one);
     }
   }
 };
-const inPlot = (event) => event.target.closest(".plot");
+const inPlot = (event) => data.rows.length && event.target.closest(".plot");
 stack.addEventListener("pointermove", (event) => {
   if (inPlot(event) || from !== null) show(event); else hide();
 });
@@ -125,6 +126,7 @@ stack.addEventListener("dblclick", whole);
 reset.addEventListener("click", whole);
 for (const choice of document.querySelectorAll(".views input"))
   choice.addEventListener("change", () => { hide(); apply(); });
+document.addEventListener("updated", () => { data = read(); apply(); });
 const unfold = () => {
   const target = location.hash && document.getElementById(location.hash.slice(1));
   if (target && target.tagName === "DETAILS") target.open = true;

@@ -239,9 +239,10 @@ def _axis(ticks: Sequence[Tick], view: str) -> str:
 
 
 MAX_BYTES = 2_000_000
+_NOTHING = "'none'"
 SUFFIXES = (".html", ".htm")
 FIX = "name another file with --out"
-_LEVELS = (Detail(8, 600, 40), Detail(3, 240, 20), Detail(1, 100, 10), Detail(0, 40, 4))
+LEVELS = (Detail(8, 600, 40), Detail(3, 240, 20), Detail(1, 100, 10), Detail(0, 40, 4))
 _MOST = 256
 """Incidents, attempts and checkpoints: as many as a recorder keeps."""
 _MARK = re.compile(rb'<meta name="mwatch-run" content="([0-9a-f]{16})">')
@@ -249,16 +250,16 @@ _HEAD_BYTES = 2048
 
 
 def render(report: RunReport, title: str = "") -> str:
-    drawn = frame(_bounded(report))
+    drawn = frame(bounded(report))
     page = ""
-    for detail in _LEVELS:
+    for detail in LEVELS:
         page = _page(drawn, (title or report.run)[:200], detail)
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
     return page
 
 
-def _bounded(report: RunReport) -> RunReport:
+def bounded(report: RunReport) -> RunReport:
     """Cut what a file may hold beyond the limits of a recorder."""
     left_out = max(0, len(report.incidents) - _MOST) + max(0, len(report.attempts) - _MOST)
     return replace(
@@ -279,24 +280,36 @@ def _page(drawn: Frame, title: str, detail: Detail) -> str:
     body = (
         sections.header(report, title),
         sections.figures(report),
-        _panel(drawn),
+        panel(drawn),
         incidents(report, detail),
         sections.attempts(report, detail),
         sections.goodput(report),
         sections.seen(report, detail),
         sections.happened(report, detail),
-        _footer(report, is_cut=detail is not _LEVELS[0]),
+        _footer(report, is_cut=detail is not LEVELS[0]),
     )
+    return document(esc(title), chr(10).join(body), data(drawn), head=_mark(report))
+
+
+def document(
+    title: str,
+    body: str,
+    data: str = "",
+    *,
+    scripts: Sequence[str] = ("page.js",),
+    head: str = "",
+) -> str:
+    """`title` and `body` are HTML. `data`: the JSON that the scripts read; `head`: more of it."""
+    block = f'<script type="application/json" id="data">{data}</script>\n' if data else ""
+    code = "".join(f"<script>{_asset(name)}</script>" for name in scripts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_policy()}">'
-        f'<meta name="generator" content="mwatch {esc(__version__)}">{_mark(report)}'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy(*scripts)}">'
+        f'<meta name="generator" content="mwatch {esc(__version__)}">{head}'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="referrer" content="no-referrer"><link rel="icon" href="data:,">'
-        f"<title>{esc(title)} · mwatch</title><style>{_asset('page.css')}</style></head>\n"
-        f"<body><main>{chr(10).join(body)}</main>\n"
-        f'<script type="application/json" id="data">{_data(drawn)}</script>\n'
-        f"<script>{_asset('page.js')}</script></body></html>\n"
+        f"<title>{title} · mwatch</title><style>{_asset('page.css')}</style></head>\n"
+        f"<body><main>{body}</main>\n{block}{code}</body></html>\n"
     )
 
 
@@ -305,16 +318,23 @@ def _asset(name: str) -> str:
     return resources.files("mwatch.report.html").joinpath(name).read_text("utf-8")
 
 
-def _policy() -> str:
-    """Load nothing, and run only our script. (Places on the axis are inline styles.)"""
-    digest = base64.b64encode(hashlib.sha256(_asset("page.js").encode()).digest()).decode()
+@cache
+def policy(*scripts: str) -> str:
+    """Load nothing, and run only our scripts; a live page may ask its own server. (Places on the
+    axis are inline styles.)"""
+    digests = (
+        base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode()
+        for name in scripts
+    )
+    allowed = " ".join(f"'sha256-{each}'" for each in digests)
+    live = "connect-src 'self'; " if "live.js" in scripts else ""
     return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        f"default-src 'none'; script-src {allowed or _NOTHING}; {live}style-src 'unsafe-inline'; "
         "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 
-def _panel(drawn: Frame) -> str:
+def panel(drawn: Frame) -> str:
     behind = marks(drawn)
     axis = axis_labels(drawn)
     drawings = list(charts(drawn, behind, checkpoints(drawn) + axis))
@@ -337,7 +357,7 @@ def _panel(drawn: Frame) -> str:
     )
 
 
-def _data(drawn: Frame) -> str:
+def data(drawn: Frame) -> str:
     """The numbers under the pointer; `<` is escaped so that no text can end the block."""
     body = {
         "rows": [_row(drawn, each) for each in drawn.buckets],

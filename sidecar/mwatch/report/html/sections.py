@@ -56,6 +56,7 @@ _MARK = (
     '<svg viewBox="0 0 24 24" aria-hidden="true"><circle cx="12" cy="12" r="10"/>'
     '<path d="M5 12h3l2-5 4 10 2-5h3"/></svg>'
 )
+BRAND = f'<p class="brand">{_MARK}mwatch</p>'
 _ATTEMPTS = ("#", "Started", "Lasted", "Iterations", "Resumed from", "Done again", "Ended by")
 
 
@@ -72,7 +73,7 @@ def header(report: RunReport, title: str) -> str:
     command = f"<details><summary>Command</summary><code>{esc(report.command)}</code></details>"
     command = command if report.command else ""
     return (
-        f'<header><p class="brand">{_MARK}mwatch</p><h1>{esc(title)}</h1>'
+        f"<header>{BRAND}<h1>{esc(title)}</h1>"
         f'<p class="state"><span class="pill {tone}">{esc(name)}</span> {esc(summary)}</p>'
         f'<p class="dim">{esc(span)}</p>{_lede(report)}{command}</header>'
     )
@@ -162,7 +163,7 @@ def _attempt(report: RunReport, each: AttemptReport, reach: tuple[int, int], det
         f'<span class="{cause_tone(each.cause)}">{esc(cause_name(each.cause))}</span> '
         f'<span class="dim">{detail.cut(each.summary)}</span>',
     )
-    return f"<tr>{_filled(_ATTEMPTS, cells)}</tr>"
+    return f"<tr>{labelled(_ATTEMPTS, cells)}</tr>"
 
 
 def _iterations(each: AttemptReport, least: int, most: int) -> str:
@@ -296,10 +297,10 @@ def _row(report: RunReport, number: int, each: IncidentStory, detail: Detail) ->
         DASH if each.lost_steps is None else many(each.lost_steps, "step"),
         _recovered(report, each),
     )
-    return f'<tr id="incident-{number}" class="incident">{_filled(_HEAD, cells)}</tr>'
+    return f'<tr id="incident-{number}" class="incident">{labelled(_HEAD, cells)}</tr>'
 
 
-def _filled(names: Sequence[str], cells: Sequence[str]) -> str:
+def labelled(names: Sequence[str], cells: Sequence[str]) -> str:
     return "".join(
         f'<td data-label="{name}"><div>{cell}</div></td>'
         for name, cell in zip(names, cells, strict=True)
@@ -414,7 +415,9 @@ def _files(files: Sequence[EvidenceFile], detail: Detail) -> str:
         folder, _, name = each.path[:1000].rpartition("/")
         link = esc(quote(each.path[:1000], errors="replace"))
         about = f" ({detail.cut(each.about)})" if each.about else ""
-        folders.setdefault(folder, []).append(f'<a href="{link}">{detail.cut(name)}</a>{about}')
+        shown = detail.cut(name)
+        shown = f'<a href="{link}">{shown}</a>' if detail.has_links else shown
+        folders.setdefault(folder, []).append(f"{shown}{about}")
     return "<br>".join(
         (f'<span class="dim">{detail.cut(folder)}/</span> ' if folder else "") + ", ".join(names)
         for folder, names in folders.items()

@@ -50,6 +50,8 @@ class Detail:
     """Per text."""
     entries: int
     """Per list."""
+    has_links: bool = True
+    """Link the files of the run; a page that is served has no files beside it."""
 
     def cut(self, text: object) -> str:
         """Shorten and escape."""

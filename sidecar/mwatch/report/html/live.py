@@ -1,0 +1,455 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The page of a run that still goes on: the sections of the report, and what is only known now.
+
+The page is made of parts. A browser gets all of them once, and afterwards those that have changed.
+Without a script the page reloads itself. Charts cost most, so they are drawn less often when they
+are expensive.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from mwatch.model.decision import Action, Decision
+from mwatch.model.snapshot.pod import Gpu
+from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
+from mwatch.report.html import page, sections
+from mwatch.report.html.charts import frame
+from mwatch.report.html.text import (
+    DASH,
+    Detail,
+    cause_name,
+    cause_tone,
+    count,
+    duration,
+    esc,
+    many,
+    percent,
+    power_of_two,
+    seconds,
+    value,
+    when,
+)
+from mwatch.report.model import CheckpointStory, short
+from mwatch.report.run_report import RunReport
+from mwatch.stats import median
+
+PARTS = (
+    "title", "header", "now", "next", "ranks", "panel", "incidents", "checkpoints", "figures",
+    "attempts", "goodput", "seen", "happened", "commands", "data",
+)  # fmt: skip
+SCRIPTS = ("page.js", "live.js")
+RELOAD_SECONDS = 5
+MAX_DRAWN = 512
+MAX_RANKS = 8192
+LARGE = 64
+"""With more ranks each is one small square, and only those that stand out have a row."""
+_MAX_ROWS = 16
+_MAX_CHECKPOINTS = 12
+_RECENT = 32
+"""Buckets of the curve from which the time of a step is taken."""
+_LONG_SECONDS = 12 * 3600.0
+_DETAIL = Detail(8, 600, 40)
+_BESIDE = frozenset({"title", "data"})
+"""Parts outside the text of the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveView:
+    """What the page shows besides the report."""
+
+    snapshot: Snapshot | None = None
+    commands: Sequence[tuple[str, str]] = ()
+    """What it does, and the command to copy."""
+    protected: frozenset[int] = frozenset()
+    """Checkpoints that mwatch keeps from being deleted."""
+    title: str = ""
+
+
+class LiveParts:
+    """Renders the parts of one run again and again."""
+
+    def __init__(self, chart_share: float = 1.0) -> None:
+        """`chart_share`: of a core, at most, for drawing charts."""
+        self._share = chart_share
+        self._charts: dict[str, str] = {}
+        self._next_charts = float("-inf")
+        self.chart_seconds = 0.0
+        """Of CPU time, in the last rendering."""
+        self._levels = [replace(each, has_links=False) for each in page.LEVELS]
+
+    def render(self, report: RunReport, live: LiveView) -> dict[str, str]:
+        shown = page.bounded(report)
+        self.chart_seconds = 0.0
+        if time.monotonic() >= self._next_charts or report.is_over:
+            began = time.thread_time()
+            drawn = frame(shown, most=MAX_DRAWN)
+            self._charts = {"panel": page.panel(drawn), "data": page.data(drawn)}
+            self.chart_seconds = time.thread_time() - began
+            self._next_charts = time.monotonic() + self.chart_seconds / self._share
+        while True:
+            parts = self._charts | _texts(shown, live, self._levels[0])
+            is_large = sum(map(len, parts.values())) > page.MAX_BYTES
+            if not is_large or len(self._levels) == 1:
+                return {name: parts[name] for name in PARTS}
+            del self._levels[0]
+
+
+def _texts(report: RunReport, live: LiveView, detail: Detail) -> dict[str, str]:
+    """All parts but the charts."""
+    title = (live.title or report.run)[:200]
+    return {
+        "title": esc(f"{_state_name(report)} · {title}"),
+        "header": sections.header(report, title),
+        "now": _now(report, live.snapshot),
+        "next": _next(report, live.snapshot),
+        "ranks": _ranks(live.snapshot),
+        "incidents": sections.incidents(report, detail),
+        "checkpoints": _checkpoints(report, live),
+        "figures": sections.figures(report),
+        "attempts": sections.attempts(report, detail),
+        "goodput": sections.goodput(report),
+        "seen": sections.seen(report, detail),
+        "happened": sections.happened(report, detail),
+        "commands": _commands(live.commands),
+    }
+
+
+def document(parts: Mapping[str, str], *, page_id: str, after: str, is_over: bool) -> str:
+    """The whole page; `page_id` and `after` go back to the server with each request."""
+    body = "\n".join(
+        f'<div class="part" id="part-{name}">{text}</div>'
+        for name, text in parts.items()
+        if name not in _BESIDE
+    )
+    state = (
+        f'<p id="live" class="dim" role="status" data-page="{esc(page_id)}" '
+        f'data-after="{esc(after)}"></p>'
+    )
+    reload = f'<meta http-equiv="refresh" content="{RELOAD_SECONDS}">'
+    head = "" if is_over else f"<noscript>{reload}</noscript>"
+    return page.document(parts["title"], state + body, parts["data"], scripts=SCRIPTS, head=head)
+
+
+def policy(*scripts: str) -> str:
+    """The header of a page: its own scripts, and requests to its own server."""
+    return f"{page.policy(*scripts)}; frame-ancestors 'none'"
+
+
+class RunRow(NamedTuple):
+    """A run in a list."""
+
+    name: str
+    link: str
+    report: RunReport | None
+    """None: not read yet, or not readable; then `problem` says why."""
+    problem: str = ""
+
+
+def runs_page(rows: Sequence[RunRow], title: str, left_out: int = 0) -> str:
+    """A list of runs, which reloads itself."""
+    names = ("Run", "State", "Iteration", "Started", "Lasted", "Incidents")
+    head = "".join(f'<th scope="col">{each}</th>' for each in names)
+    body = "".join(f"<tr>{sections.labelled(names, _run(each))}</tr>" for each in rows)
+    table = f'<table class="cards"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+    table = table if rows else '<p class="dim">There are no runs here yet.</p>'
+    more = f'<p class="dim">{many(left_out, "older run")} not shown.</p>' if left_out else ""
+    return page.document(
+        esc(title), f"<header>{sections.BRAND}<h1>{esc(title)}</h1></header>"
+        f'<section id="runs">{table}{more}</section>',
+        scripts=(), head=f'<meta http-equiv="refresh" content="{RELOAD_SECONDS}">',
+    )  # fmt: skip
+
+
+def _run(row: RunRow) -> tuple[str, ...]:
+    report, name = row.report, f'<a href="{esc(row.link)}">{esc(row.name[:200])}</a>'
+    if report is None:
+        return (name, esc(short(row.problem) or "not read yet"), *([DASH] * 4))
+    lasted = DASH
+    if report.started_at is not None and report.ended_at is not None:
+        lasted = duration(report.ended_at - report.started_at)
+    total = f" of {count(report.total_iterations)}" if report.total_iterations else ""
+    tone = cause_tone(report.verdict.cause)
+    return (
+        name,
+        f'<span class="pill {tone}">{esc(_state_name(report))}</span>',
+        f"{count(report.iteration)}{total}",
+        esc(when(report.started_at, report.clock)),
+        esc(lasted),
+        count(len(report.incidents)),
+    )
+
+
+def _state_name(report: RunReport) -> str:
+    cause = report.verdict.cause
+    return "Running" if cause == "healthy" and not report.is_over else cause_name(cause)
+
+
+def _now(report: RunReport, snapshot: Snapshot | None) -> str:
+    """Progress with its end in sight, and the numbers of the newest line."""
+    if snapshot is None:
+        shown = _progress(report, report.iteration, report.ended_at)
+        is_known = report.iteration is not None and not report.is_over
+        return f'<section id="now"><h2>Now</h2>{shown}</section>' if is_known else ""
+    progress = _progress(report, snapshot.iteration, snapshot.at)
+    tiles = "".join(
+        f'<div class="tile"><dt>{esc(name)}</dt><dd>{esc(big)}</dd>'
+        f'<dd class="dim">{esc(small)}</dd></div>'
+        for name, big, small in _numbers(snapshot)
+    )
+    return f'<section id="now"><h2>Now</h2>{progress}<dl class="tiles">{tiles}</dl></section>'
+
+
+def _progress(report: RunReport, done: int | None, now: float | None) -> str:
+    text, total = f"Iteration <b>{count(done)}</b>", report.total_iterations
+    if done is None or not total:
+        return f'<p class="progress">{text}</p>'
+    share = min(1.0, max(0.0, done / total))
+    left, end = time_left(report, done, total), ""
+    if left is not None and now is not None:
+        at = when(now + left, report.clock, with_date=left > _LONG_SECONDS)
+        end = f", {duration(left)} left, at {at}"
+    return (
+        f'<p class="progress">{text} of {count(total)} ({percent(share)}{esc(end)})</p>'
+        f'<svg class="progress" viewBox="0 0 1000 10" preserveAspectRatio="none" role="img" '
+        f'aria-label="{percent(share)} done"><rect width="{share * 1000:.1f}" height="10"/></svg>'
+    )
+
+
+def time_left(report: RunReport, done: int, total: int) -> float | None:
+    """By the usual time of the newest steps of this attempt; None: unknown, or not training."""
+    if report.is_over or done >= total:
+        return None
+    newest = report.series[-1].attempt if report.series else None
+    recent = [each for each in report.series[-_RECENT:] if each.attempt == newest]
+    known = [each.step_seconds.mean for each in recent if each.step_seconds is not None]
+    if not known or any(each.severity == "critical" for each in report.findings):
+        return None
+    return median(known) * (total - done)
+
+
+def _numbers(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
+    numbers, gpus = snapshot.numbers, snapshot.world_size
+    phase = DASH if snapshot.phase is None else snapshot.phase.value.replace("-", " ")
+    yield "Phase", phase, f"attempt {snapshot.attempt}"
+    if snapshot.progress_at is not None:
+        limit = snapshot.hang_deadline_seconds
+        small = "" if limit is None else f"a hang after {duration(limit)}"
+        yield "Last progress", f"{duration(snapshot.at - snapshot.progress_at)} ago", small
+    if numbers.step_seconds is not None:
+        yield "Step time", seconds(numbers.step_seconds), ""
+    if numbers.tokens_per_second is not None:
+        each = "" if not gpus else f"{value(numbers.tokens_per_second / gpus)} per GPU"
+        yield "Tokens/s", value(numbers.tokens_per_second), each
+    if numbers.throughput_tflops is not None:
+        yield "TFLOP/s per GPU", value(numbers.throughput_tflops), ""
+    for name, loss in list(numbers.losses.items())[:2]:
+        yield short(name, 40), value(loss), ""
+    if numbers.grad_norm is not None:
+        yield "Gradient norm", value(numbers.grad_norm), ""
+    if numbers.loss_scale is not None:
+        yield "Loss scale", power_of_two(numbers.loss_scale), ""
+
+
+def _next(report: RunReport, snapshot: Snapshot | None) -> str:
+    """What mwatch will do, or would, and when."""
+    if report.is_over or snapshot is None or snapshot.decision is None:
+        return ""
+    decision, will = snapshot.decision, "will" if snapshot.is_acting else "would"
+    lines = [f"<b>{esc(_action(decision, will, snapshot, report))}</b> {_reason(decision)}"]
+    if decision.action is not Action.NONE and not snapshot.is_acting:
+        lines.append('<span class="dim">mwatch only observes this run.</span>')
+    if decision.proposal:
+        lines.append(f"Proposal: {_DETAIL.cut(short(decision.proposal))}")
+    if snapshot.restarts_left is not None:
+        lines.append(
+            f'<span class="dim">{many(snapshot.restarts_left, "restart")} left in the budget.'
+            "</span>"
+        )
+    body = "".join(f"<p>{each}</p>" for each in lines)
+    return f'<section id="next"><h2>What mwatch {will} do</h2>{body}</section>'
+
+
+def _action(decision: Decision, will: str, snapshot: Snapshot, report: RunReport) -> str:
+    if decision.action is Action.NONE:
+        return "Nothing."
+    start = (
+        "from the beginning"
+        if decision.resume_from is None
+        else f"from checkpoint {count(decision.resume_from)}"
+    )
+    what = "Stop the job" if decision.action is Action.STOP else f"Restart {start}"
+    if decision.act_at is None or decision.act_at <= snapshot.at:
+        return f"{what}, now."
+    left = duration(decision.act_at - snapshot.at)
+    at = when(decision.act_at, report.clock, with_date=False)
+    return f"{what} in {left}, at {at}, unless the run recovers."
+
+
+def _reason(decision: Decision) -> str:
+    why = f" ({short(decision.resume_reason)})" if decision.resume_reason else ""
+    return _DETAIL.cut(short(decision.reason) + why)
+
+
+class _Cell(NamedTuple):
+    rank: RankSnapshot
+    gpu: Gpu | None
+    silence: float
+    """Seconds since its iteration changed; without one, since its probe wrote."""
+    tone: str
+    why: str
+
+
+def _ranks(snapshot: Snapshot | None) -> str:
+    if snapshot is None:
+        return ""
+    cells = _cells(snapshot)
+    if not cells:
+        text = "No rank reports yet." if snapshot.phase else "Nothing is running yet."
+        body = f'<p class="dim">{text}</p>'
+    elif len(cells) <= LARGE:
+        body = f'<ol class="ranks">{"".join(map(_card, cells))}</ol>'
+    else:
+        body = f'<ol class="ranks many">{"".join(map(_square, cells))}</ol>{_standing_out(cells)}'
+    legend = (
+        '<ul class="legend"><li class="good">in step</li><li class="warn">late or behind</li>'
+        '<li class="bad">silent, or the culprit</li></ul>'
+    )
+    size = "" if not cells else f' <span class="dim">{count(len(cells))}</span>'
+    return (
+        f'<section id="ranks"><h2>Ranks{size}</h2>{legend if cells else ""}{body}'
+        f"{_other_gpus(snapshot)}</section>"
+    )
+
+
+def _cells(snapshot: Snapshot) -> list[_Cell]:
+    gpus = {each.rank: each for each in snapshot.gpus if each.rank is not None}
+    blamed = {
+        each.culprit.rank: each
+        for each in snapshot.findings
+        if each.culprit is not None and each.culprit.rank is not None
+    }
+    front = max((each.iteration or 0 for each in snapshot.ranks), default=0)
+    limit = snapshot.hang_deadline_seconds
+    cells = []
+    for rank in snapshot.ranks[:MAX_RANKS]:
+        moved = None if rank.iteration is None else rank.progressed_at
+        moved = rank.beat_at if moved is None else moved
+        silence = max(0.0, snapshot.at - moved)
+        tone, why = "good", ""
+        if rank.rank in blamed:
+            tone, why = "bad", f"culprit: {blamed[rank.rank].cause.value.replace('_', ' ')}"
+        elif limit is not None and silence > limit:
+            tone, why = "bad", "silent"
+        elif rank.iteration is not None and rank.iteration < front - 1:
+            tone, why = "warn", f"behind by {count(front - rank.iteration)}"
+        elif limit is not None and silence > limit / 2:
+            tone, why = "warn", "late"
+        cells.append(_Cell(rank, gpus.get(rank.rank), silence, tone, why))
+    return cells
+
+
+def _card(cell: _Cell) -> str:
+    rank, state = cell.rank, f'<em class="{cell.tone}">{esc(cell.why)}</em>' if cell.why else ""
+    return (
+        f'<li class="{cell.tone}" id="rank-{rank.rank}"><b>{rank.rank}</b> {state}'
+        f"<span>{esc(rank.phase or '')}</span><span>iteration {count(rank.iteration)}</span>"
+        f'<span class="dim">{duration(cell.silence)} ago</span><span>{_gpu(cell.gpu)}</span></li>'
+    )
+
+
+def _square(cell: _Cell) -> str:
+    return f'<li class="{cell.tone}" title="{esc(_about(cell))}"></li>'
+
+
+def _about(cell: _Cell) -> str:
+    rank = cell.rank
+    parts = [
+        f"rank {rank.rank}", cell.why, rank.phase, f"iteration {count(rank.iteration)}",
+        f"{duration(cell.silence)} ago", _gpu(cell.gpu),
+    ]  # fmt: skip
+    return ", ".join(part for part in parts if part)
+
+
+def _standing_out(cells: Sequence[_Cell]) -> str:
+    """A row for each rank that is not in step, the worst first."""
+    odd = [each for each in cells if each.tone != "good"]
+    odd.sort(
+        key=lambda each: (each.tone != "bad", not each.why.startswith("culprit"), -each.silence)
+    )
+    if not odd:
+        return '<p class="calm">All ranks are in step.</p>'
+    rows = "".join(
+        f'<li><b class="{each.tone}">{esc(_about(each))}</b></li>' for each in odd[:_MAX_ROWS]
+    )
+    left = len(odd) - _MAX_ROWS
+    more = f'<p class="dim">and {many(left, "more rank")}.</p>' if left > 0 else ""
+    return f'<ol class="odd">{rows}</ol>{more}'
+
+
+def _gpu(gpu: Gpu | None) -> str:
+    if gpu is None:
+        return ""
+    if not gpu.is_up:
+        return "GPU lost"
+    use = "" if gpu.utilization is None else f"GPU {gpu.utilization:.0%}"
+    heat = "" if gpu.temperature_celsius is None else f"{gpu.temperature_celsius:.0f} °C"
+    return " ".join(part for part in (use, heat) if part)
+
+
+def _other_gpus(snapshot: Snapshot) -> str:
+    """GPUs whose rank is unknown."""
+    known = {each.rank for each in snapshot.ranks}
+    others = [each for each in snapshot.gpus if each.rank not in known][:LARGE]
+    if not others:
+        return ""
+    shown = ", ".join(f"{each.number}: {_gpu(each) or DASH}" for each in others)
+    return f'<p class="dim">GPUs without a known rank: {esc(shown)}</p>'
+
+
+def _checkpoints(report: RunReport, live: LiveView) -> str:
+    newest = sorted(report.checkpoints, key=lambda each: -each.iteration)[:_MAX_CHECKPOINTS]
+    if not newest:
+        return ""
+    names = ("Checkpoint", "Saved", "State", "Remark")
+    head = "".join(f'<th scope="col">{each}</th>' for each in names)
+    rows = "".join(_checkpoint(report, each, names, live.protected) for each in newest)
+    left = len(report.checkpoints) - len(newest)
+    more = f'<p class="dim">{many(left, "older one")} not shown.</p>' if left else ""
+    return (
+        '<section id="checkpoints"><h2>Checkpoints</h2><table class="cards"><thead>'
+        f"<tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}</section>"
+    )
+
+
+def _checkpoint(
+    report: RunReport, each: CheckpointStory, names: Sequence[str], protected: frozenset[int]
+) -> str:
+    tone = {"good": "good", "broken": "bad"}.get(each.state, "dim")
+    state = "complete, good" if each.state == "good" else each.state
+    remarks = ["protected"] * (each.iteration in protected) + [each.reason] * bool(each.reason)
+    cells = (
+        f"<b>{count(each.iteration)}</b>",
+        DASH if each.saved_at is None else esc(when(each.saved_at, report.clock)),
+        f'<span class="{tone}">{esc(state)}</span>',
+        _DETAIL.cut("; ".join(remarks)) or DASH,
+    )
+    return f"<tr>{sections.labelled(names, cells)}</tr>"
+
+
+def _commands(commands: Sequence[tuple[str, str]]) -> str:
+    if not commands:
+        return ""
+    rows = "".join(
+        f"<dt>{esc(what)}</dt><dd><code>{esc(command)}</code>"
+        '<button type="button" class="copy">Copy</button></dd>'
+        for what, command in commands
+    )
+    return (
+        '<section id="commands"><h2>Commands</h2><p class="dim">This page changes nothing. Copy '
+        f"a command into a terminal.</p><dl>{rows}</dl></section>"
+    )

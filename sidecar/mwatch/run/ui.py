@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""`mwatch ui`: serves the pages of runs on this machine from what they have written.
+
+A run that goes on writes its report every few seconds, so its page is live too; what only its
+watcher knows (the state of each rank, what it is about to do) is on the page of `mwatch run`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+
+from mwatch.errors import InputError, MwatchError
+from mwatch.export.http.server import Page, Pages, Request, Server
+from mwatch.report import story_json
+from mwatch.report.html import live
+from mwatch.report.run_report import RunReport
+from mwatch.run.folder import RunFolder
+from mwatch.watch.page import LivePage, foreign, html_page
+
+MAX_RUNS = 100
+_READ_SECONDS = 3.0
+"""For one list; what was not read by then is read for the next one."""
+_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
+
+
+class StoredRun:
+    """The report of one run folder, read again when it has changed."""
+
+    def __init__(self, folder: RunFolder, now: Callable[[], float] = time.time) -> None:
+        self.folder = folder
+        self._now = now
+        self._lock = threading.Lock()
+        self._known: tuple[tuple[int, int], RunReport] | None = None
+        self.page = LivePage(list, read=self.read, commands=self._commands, is_local=True)
+
+    def read(self) -> RunReport:
+        """InputError: there is no report, or it is not readable."""
+        try:
+            status = self.folder.story.stat()
+        except OSError:
+            text = f"{self.folder.name} has no {story_json.NAME} yet"
+            raise InputError(f"{text}; 'mwatch run' writes it within seconds") from None
+        state = (status.st_mtime_ns, status.st_size)
+        with self._lock:
+            if self._known is None or self._known[0] != state:
+                self._known = state, story_json.read(self.folder.story)
+            return self._known[1].seen_at(self._now())
+
+    @property
+    def written_at(self) -> float:
+        for path in (self.folder.story, self.folder.path):
+            try:
+                return path.stat().st_mtime
+            except OSError:
+                continue
+        return 0.0
+
+    def _commands(self) -> list[tuple[str, str]]:
+        place = shlex.quote(os.path.relpath(self.folder.path))
+        return [
+            ("Show the verdict and its evidence", f"mwatch diagnose {place}"),
+            ("Make one file of this page, to forward", f"mwatch report {place}"),
+        ]
+
+
+class StoredRuns:
+    """The runs of a folder: a list, and a page for each."""
+
+    def __init__(self, parent: Path) -> None:
+        self._parent = parent
+        self._lock = threading.Lock()
+        self._runs: dict[str, StoredRun] = {}
+        """By their part of the address."""
+
+    def pages(self) -> Pages:
+        return {"/": self._list, "/run/{}/": self._page, "/run/{}/page.json": self._changes}
+
+    def _find(self) -> list[StoredRun]:
+        """All of them, the newest first."""
+        try:
+            found = [each for each in self._parent.iterdir() if is_run(each)]
+        except OSError:
+            found = []
+        with self._lock:
+            known = self._runs
+            self._runs = {}
+            for each in found:
+                key = address_of(each.name)
+                self._runs[key] = known.get(key) or StoredRun(RunFolder(each.resolve()))
+            return sorted(self._runs.values(), key=lambda each: -each.written_at)
+
+    def _list(self, request: Request) -> Page:
+        if (refused := foreign(request)) is not None:
+            return refused
+        runs, until = self._find(), time.monotonic() + _READ_SECONDS
+        rows = [self._row(each, until) for each in runs[:MAX_RUNS]]
+        title = f"Runs in {self._parent.resolve().name}"
+        text = live.runs_page(rows, title, max(0, len(runs) - MAX_RUNS))
+        return html_page(text, live.policy())
+
+    def _row(self, run: StoredRun, until: float) -> live.RunRow:
+        name = run.folder.name
+        link = f"run/{address_of(name)}/"
+        if time.monotonic() > until:
+            return live.RunRow(name, link, None)
+        try:
+            return live.RunRow(name, link, run.read())
+        except MwatchError as error:
+            return live.RunRow(name, link, None, str(error))
+
+    def _page(self, request: Request) -> Page:
+        run = self._run(request)
+        return _absent() if run is None else run.page.page(request)
+
+    def _changes(self, request: Request) -> Page:
+        run = self._run(request)
+        return _absent() if run is None else run.page.changes(request)
+
+    def _run(self, request: Request) -> StoredRun | None:
+        if request.parameter not in self._runs:
+            self._find()
+        return self._runs.get(request.parameter)
+
+
+def _absent() -> Page:
+    return Page(b"there is no such run\n", status=HTTPStatus.NOT_FOUND)
+
+
+def is_run(folder: Path) -> bool:
+    return (folder / story_json.NAME).is_file() or (folder / "volume").is_dir()
+
+
+def address_of(name: str) -> str:
+    """The part of an address for a run: its name, or a hash of a name with other characters."""
+    if _PLAIN.fullmatch(name):
+        return name
+    return f"-{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:24]}"
+
+
+def pages_of(run: Path | None, parent: Path) -> Pages:
+    """The pages of one run, by folder or name, or of all runs in `parent`; InputError: no run."""
+    if run is None:
+        if not parent.is_dir():
+            fix = "name the folder of a run, or start one with 'mwatch run'"
+            raise InputError(f"there is no folder {parent} here; {fix}")
+        return StoredRuns(parent).pages()
+    for folder in (run, parent / run):
+        if is_run(folder):
+            return StoredRun(RunFolder(folder.resolve())).page.pages()
+    what = "is not the folder of a run" if run.is_dir() else "does not exist"
+    raise InputError(f"{run} {what}; name one that 'mwatch run' has made, such as {parent}/NAME")
+
+
+def serve(pages: Pages, port: int) -> Server:
+    """Listen on the loopback address, on `port` or the next free one."""
+    try:
+        return Server(pages, port=port)
+    except OSError as error:
+        text = f"cannot listen on port {port}: {error.strerror or error}"
+        raise InputError(f"{text}; name another with --port") from None
