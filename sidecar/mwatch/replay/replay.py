@@ -23,8 +23,6 @@ from mwatch.evidence.flight_files import gather
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import (
     Cause,
-    Finding,
-    Severity,
     Verdict,
 )
 from mwatch.model.job import Attempt, Job
