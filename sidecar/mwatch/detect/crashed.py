@@ -22,7 +22,7 @@ from mwatch.detect.shared.evidence import of_error, of_fault, of_gone
 from mwatch.detect.shared.root_cause import RootCause, root_cause
 from mwatch.detect.shared.stall import stood_still_before
 from mwatch.model.event import ASKED_EXITS
-from mwatch.model.fault import Blame, Role
+from mwatch.model.fault import Blame, CatalogueEntry, RestartHelps, Role
 from mwatch.model.finding import (
     LOG_END,
     MAX_EVIDENCE,
@@ -280,6 +280,8 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
     rank = error.rank if error else None
     if fault is not None and fault.rank is not None and fault.role != Role.CASCADE:
         rank = fault.rank  # a rank that complains about another is not to blame
+    if root.fault and root.fault.entry and _is_shared(root.fault.entry):
+        rank = None
     host = error.host if error and error.host != "localhost" else None
     node = (fault.node if fault else None) or host
     entry = root.fault.entry if root.fault else None
@@ -295,6 +297,11 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
         gpu_uuid=gpu,
         xid=entry.xid if entry else None,
     )
+
+
+def _is_shared(entry: CatalogueEntry) -> bool:
+    """A full volume is not the fault of the rank that wrote last."""
+    return entry.blame is Blame.STORAGE and entry.restart_helps is RestartHelps.NO
 
 
 def _evidence(attempt: Attempt, root: RootCause) -> tuple[Evidence, ...]:

@@ -108,6 +108,7 @@ _OUTSIDE = re.compile(
     r"|Empty|Process|Hub"
 )
 """Parts of the names of exceptions whose reason may lie outside the program."""
+_FULL = re.compile(r"\b(?:CUDA|HIP|GPU)\b.{0,20}\bout of memory", re.I)
 _PASSING = re.compile(
     r"tim(?:ed?|ing) ?out|connect|refused|reset by|temporar|unreachable|network|retr(?:y|ies)"
     r"|unavailable|nccl|gloo|cuda|cudnn|cublas|nvml|gpu|hip |rocm|\brank ?\d|tcpstore|socket|worker"
@@ -162,13 +163,13 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         # limits of the pod or the job's own settings
         "ib-memory-lock", "nccl-no-interface", "nccl-topology-missing", "process-too-many-files",
         "process-no-threads", "storage-permission", "object-store-denied", "k8s-container-start",
-        "k8s-admission-denied",
+        "k8s-admission-denied", "data-streaming-stale",
     ),
     Cause.CRASH: (
         # may be a kernel, may be the GPU: worth another try
         "cuda-illegal-address", "cuda-misaligned-address", "cuda-launch-failure",
         "cuda-illegal-instruction", "cublas-execution-failed", "cudnn-failed", "te-cublas-error",
-        "te-cudnn-error", "te-cuda-error", "wandb-failed", "data-streaming-stale",
+        "te-cudnn-error", "te-cuda-error", "wandb-failed",
         "nccl-bootstrap-mismatch", "process-bus-error", "process-illegal-instruction",
         # another process died first
         "dataloader-exited", "gloo-peer-closed", "remote-error", "nccl-remote-error",
@@ -282,10 +283,12 @@ def cause_of_error(
         return Cause.DELETED_BY_USER
     if name == "SignalException":
         return Cause.KILLED
-    if name in ("MemoryError", "OutOfMemoryError"):
+    if name in ("MemoryError", "OutOfMemoryError") or _FULL.search(message):
         return Cause.OOM
     if name in _PROGRAMMING or _SETTINGS.fullmatch(name):
         return Cause.USER_ERROR
+    if "Checkpoint" in name and during != "save" and not has_worked:
+        return Cause.CHECKPOINT
     may_pass = not name or _OUTSIDE.search(name) or _PASSING.search(message)
     return Cause.CRASH if has_worked or may_pass else Cause.USER_ERROR
 

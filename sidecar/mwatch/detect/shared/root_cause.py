@@ -36,11 +36,15 @@ _STRONGER = frozenset({Cause.OOM, Cause.HARDWARE, Cause.STORAGE, Cause.FABRIC, C
 _MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node"})
 _RAISED = ("traceback", "exception")
 _WARNS = re.compile(
-    r"(?<!NCCL )warn(?:ing)?\b|^\[?W\d{0,4} |\bINFO\b|\bDEBUG\b|\bretrying\b|\bwill retry\b"
-    r"|\bfalling back\b|\bskipp(?:ed|ing)\b",
+    r"(?<!NCCL )warn(?:ing)?\b|^\[?W\d{0,4} |(?<!=)\bINFO\b|(?<!=)\bDEBUG\b|\bretrying\b"
+    r"|\bwill retry\b|\bfalling back\b|\bskipp(?:ed|ing)\b",
     re.I,
 )
 """Words of a line about something that the program goes on after."""
+_BY_OTHERS = ("k8s-", "ray-", "slurm-")
+"""Faults that a scheduler reports: its warnings are about what has happened."""
+_DATA_CODE = re.compile(r"indexed_dataset\.py|/streaming/base/")
+"""Code that raises programming errors about the files it reads."""
 _NAN = re.compile(r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)", re.I)
 
 
@@ -78,7 +82,10 @@ def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | 
 
 
 def _is_grave(seen: FaultSeen, after: Mapping[str, int]) -> bool:
-    return _is_behind(seen.fault, after) and not _WARNS.search(seen.fault.text[:_SHOWN])
+    is_mild = _WARNS.search(seen.fault.text[:_SHOWN])
+    return _is_behind(seen.fault, after) and (
+        seen.fault.id.startswith(_BY_OTHERS) or is_mild is None
+    )
 
 
 def _is_behind(what: Fault | Error, after: Mapping[str, int]) -> bool:
@@ -236,6 +243,8 @@ class _Seen:
             return RootCause(causes.cause_of_load_error(name, message), seen.at, error=seen)
         has_worked = self._has_saved if seen.error.during == "save" else self._has_trained
         cause = causes.cause_of_error(name, message, seen.error.during, has_worked=has_worked)
+        if cause is Cause.USER_ERROR and _DATA_CODE.search(seen.error.where or ""):
+            cause = Cause.DATA
         return RootCause(cause, seen.at, error=seen, confidence=0.7)
 
     def _roots(self) -> list[FaultSeen]:
@@ -304,6 +313,8 @@ class _Seen:
         return RootCause(Cause.CRASH, first.at, fault, error, confidence=0.5) if first else None
 
     def cause_by_exit(self) -> RootCause:
+        if self._report is not None and self._report.error.error:
+            return self._of_error(self._report)
         if self._code is not None:
             return self._of_code()
         report = self._reports[0]
