@@ -74,6 +74,7 @@ MAX_PAST_ATTEMPTS = 64
 MAX_CHECKPOINTS = 256
 MAX_EARLIER_STEPS = 4096
 MAX_RANKS = 65536
+MAX_ASIDES = 64
 
 
 class Step(NamedTuple):
@@ -233,6 +234,11 @@ class Attempt:
     evaluated_after: int | None = None  # iteration of the last evaluation result
     saw_evaluating: bool = False
     """An evaluation was observed while it ran, since the last iteration line."""
+    asides: deque[int] = field(default_factory=lambda: deque(maxlen=MAX_ASIDES))
+    """After which iterations a save or an evaluation was observed."""
+    aside_count: int = 0
+    probed_asides: set[JobPhase] = field(default_factory=set)
+    """Of SAVING and EVALUATING, those that the probe has shown: it will show them again."""
     bad_validation_at: int | None = None  # iteration of the first validation with NaN or infinity
     ended_at: float | None = None
     streams: set[str] = field(default_factory=set)  # streams that took part in this attempt

@@ -147,6 +147,7 @@ def fold_start(job: Job, stream: Stream, at: float, started: AttemptStart) -> No
 
 _FRESH_BEAT_SECONDS = 15.0  # beats come once a second, by clocks that may differ
 _ASIDE = frozenset({JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZE})
+_NOT_STEPS = frozenset({JobPhase.SAVING, JobPhase.EVALUATING})
 _BEFORE_STEPS = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING})
 
 
@@ -165,6 +166,9 @@ def enter_phase(job: Job, at: float, phase: JobPhase) -> None:
     attempt.phase = phase
     attempt.phase_since = at
     attempt.saw_evaluating = attempt.saw_evaluating or phase is JobPhase.EVALUATING
+    if phase in _NOT_STEPS:
+        attempt.asides.append(attempt.iteration or 0)
+        attempt.aside_count += 1
     if phase is not JobPhase.ENDED:
         attempt.progress_at = max(attempt.progress_at, at)
     ledger.phase_changed(job, at, before)

@@ -54,8 +54,11 @@ def step_reported(job: Job, step: Step) -> None:
     if is_poor and len(calibration.steps) >= STARVED:
         return
     is_second = len(attempt.steps) == 2
-    aside = seconds_aside(job.ledger, before) if is_second else 0.0
+    aside = _aside(job, before, step) if is_second or is_disturbed else 0.0
     seconds = own_seconds(step, before, is_second=is_second, aside=aside)
+    if seconds is not None and is_disturbed and aside > 0:
+        # Some trainers print a time that includes their saves.
+        seconds = min(seconds, max(gap - aside, 0.0) / step.new)
     if seconds is None and not is_disturbed:
         seconds = gap / step.new
     if seconds is None or seconds <= 0:
@@ -63,6 +66,16 @@ def step_reported(job: Job, step: Step) -> None:
     calibration.learn_step(seconds, step.new)
     all_of_it = seconds * step.new
     calibration.learn(DeadlineSlot.TRAINING, all_of_it if is_disturbed else max(gap, all_of_it))
+
+
+def _aside(job: Job, before: Step, step: Step) -> float:
+    """Return the known seconds of saves and evaluations between two lines. The probe shows the end
+    of one up to a second late, after the next line."""
+    attempt = job.attempt
+    seconds = seconds_aside(job.ledger, before)
+    if attempt.phase in (JobPhase.SAVING, JobPhase.EVALUATING):
+        seconds += max(0.0, step.at - max(attempt.phase_since, before.at))
+    return seconds
 
 
 def _is_disturbed(job: Job) -> bool:
@@ -75,7 +88,8 @@ def _is_disturbed(job: Job) -> bool:
 def happened(attempt: Attempt) -> tuple[object, ...]:
     """A value that changes with everything other than steps."""
     began = attempt.save.began_at if attempt.save is not None else None
-    return (attempt.number, attempt.evaluations, attempt.saves_done, began)
+    counts = (attempt.evaluations, attempt.saves_done, attempt.aside_count)
+    return (attempt.number, *counts, began)
 
 
 def _is_usual(step: Step, before: Step) -> bool:

@@ -242,6 +242,8 @@ def _follow(job: Job, attempt: Attempt, at: float, beat: Beat) -> None:
     phase = _PHASES.get(beat.phase)
     if phase in (None, JobPhase.ENDED, JobPhase.FIRST_STEP):
         return
+    if phase in (JobPhase.SAVING, JobPhase.EVALUATING) and phase is not None:
+        attempt.probed_asides.add(phase)
     is_backwards = phase in (JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING)
     if not (is_backwards and not attempts.is_before_steps(attempt)):
         attempts.enter_phase(job, at, phase)

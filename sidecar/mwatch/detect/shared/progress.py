@@ -25,6 +25,7 @@ class Cadence(NamedTuple):
     gap: float  # usual seconds between two lines
     iterations: int  # usual iterations between two lines
     longest: float  # longest recent gap, with whatever was in it
+    longest_unseen: float  # without those in which a save or an evaluation was observed
 
 
 def cadence(job: Job) -> Cadence | None:
@@ -34,7 +35,13 @@ def cadence(job: Job) -> Cadence | None:
     if apart is None:
         return None
     gaps = [b.at - a.at for a, b in pairs]
-    plain = [pair for pair in pairs if not _holds_more_than_steps(job, *pair)]
+    asides = _asides(job, lines)
+    plain = [
+        (a, b)
+        for a, b in pairs
+        if not _is_between(asides, a.iteration, b.iteration)
+        and not _holds_more_than_steps(job, a, b)
+    ]
     usual = [(b.at - a.at) / (b.iteration - a.iteration) * apart for a, b in plain]
     step = step_seconds(job)
     known = [] if step is None else [step * apart]
@@ -43,7 +50,12 @@ def cadence(job: Job) -> Cadence | None:
     elif usual:
         known.append(median(usual))
     gap = max(known or gaps, default=None)
-    return None if gap is None else Cadence(gap, apart, max(gaps, default=gap))
+    steps_only = [
+        b.at - a.at for a, b in pairs if not _is_between(asides, a.iteration, b.iteration)
+    ]
+    if gap is None:
+        return None
+    return Cadence(gap, apart, max(gaps, default=gap), max(steps_only, default=gap))
 
 
 def _comes_in_bursts(pairs: list[tuple[Step, Step]]) -> bool:
@@ -68,6 +80,11 @@ def _apart(job: Job, pairs: list[tuple[Step, Step]]) -> int | None:
 def step_seconds(job: Job) -> float | None:
     """Estimate the next step: recent seconds per sample times the batch size that is due."""
     lines = [line for line in _recent(job, STEP_LINES) if line.seconds]
+    asides = _asides(job, lines)
+    plain = [
+        line for line in lines if not _is_between(asides, line.iteration - line.new, line.iteration)
+    ]
+    lines = plain or lines  # some trainers print a time that includes their saves
     known = [(line.seconds or 0.0, line.batch_size) for line in _warm(job, lines) or lines]
     if not known:
         return None
@@ -104,6 +121,16 @@ def _holds_more_than_steps(job: Job, before: Step, after: Step) -> bool:
     if any(has_multiple(done, each) for each in (layout.save_interval, layout.eval_interval)):
         return True
     return any(iteration in done for iteration in job.checkpoints)
+
+
+def _asides(job: Job, lines: list[Step]) -> list[int]:
+    """Return after which iterations of these lines log or probe showed a save or an evaluation."""
+    first = lines[0].iteration - lines[0].new if lines else 0
+    return [iteration for iteration in job.attempt.asides if iteration >= first]
+
+
+def _is_between(asides: list[int], begin: int, end: int) -> bool:
+    return any(begin <= iteration < end for iteration in asides)
 
 
 def has_multiple(iterations: range, interval: int | None) -> bool:

@@ -171,19 +171,32 @@ def _by_log(job: Job, settings: Settings) -> Patience | None:
         note = "too few iteration lines to know how often they come"
         return Patience(job.calibration.deadline(DeadlineSlot.TRAINING, settings), _CAREFUL, note)
     last = attempt.steps[-1]
+    shown = _shown_by_probe(job, last)
     limit = max(settings.deadlines.training.floor_seconds, settings.hang.log_intervals * known.gap)
-    limit += _evaluation_seconds(job, last, known, settings)
-    limit += _save_seconds(job, last, known, settings)
+    if JobPhase.EVALUATING not in shown:
+        limit += _evaluation_seconds(job, last, known, settings)
+    if JobPhase.SAVING not in shown:
+        limit += _save_seconds(job, last, known, settings)
     if attempt.is_done:
         limit += _deadline(job, JobPhase.STOPPING, settings)
-    if _shows_saves(job) or job.layout.log_interval is not None:
+    is_shown = _shows_saves(job) or JobPhase.SAVING in shown
+    if is_shown or job.layout.log_interval is not None:
         return Patience(limit, _LOG)
     note = "no stream shows saves: a long one would look the same"
-    return Patience(max(limit, settings.hang.log_intervals * known.longest), _CAREFUL, note)
+    longest = known.longest_unseen if shown else known.longest
+    return Patience(max(limit, settings.hang.log_intervals * longest), _CAREFUL, note)
 
 
 def _shows_saves(job: Job) -> bool:
     return any(stream.prints_checkpoints for stream in job.streams.values())
+
+
+def _shown_by_probe(job: Job, last: Step) -> set[JobPhase]:
+    """Return the phases that the probe would have shown since the last line: it showed them before,
+    and a record of the first rank came after that line."""
+    ranks = job.attempt.ranks
+    lead = ranks[min(ranks)] if ranks and job.sees(Source.PROBE) else None
+    return job.attempt.probed_asides if lead is not None and lead.at > last.at else set()
 
 
 def _unprinted(job: Job, last: Step, known: Cadence) -> range:
