@@ -24,6 +24,7 @@ from benchmarks import (
     replay,
     robustness,
     sidecar,
+    stacks,
     startup,
     wrapper,
 )
@@ -84,6 +85,7 @@ def measurements(size: Size) -> dict[str, Callable[[], Row]]:
         "wrapper-busy": lambda: wrapper.busy_row(size.printed_bytes),
         "hang": lambda: hangs().row(),
         "hang-heartbeats": lambda: hangs().heartbeats_row(),
+        "stacks": stacks.merging,
         "data": lambda: data.row(size.text_bytes),
         **sidecar.measurements(size.idle_seconds, size.flood_seconds),
     }

@@ -88,11 +88,13 @@ class _Thread(NamedTuple):
 
 def main_thread(text: str) -> list[Frame]:
     """Return its frames, innermost first; empty if the text has none."""
-    threads = list(_threads(text))
-    named = [each for each in threads if each.is_main and each.frames]
-    others = [each for each in threads if not each.is_started]
-    # faulthandler lists the newest thread first.
-    return (named or others[-1:] or [_Thread(False, [])])[0].frames
+    found: list[Frame] = []
+    for thread in _threads(text):
+        if thread.is_main and thread.frames:
+            return thread.frames
+        if not thread.is_started:  # faulthandler lists the newest thread first
+            found = thread.frames
+    return found
 
 
 def _threads(text: str) -> Iterator[_Thread]:
