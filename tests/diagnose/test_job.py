@@ -28,8 +28,17 @@ from mwatch.model.kube.facts import KubeEvent, KubeFacts
 from mwatch.model.kube.job import JobKind, job_of
 from mwatch.model.kube.ledger import JobEntry, LedgerData, LedgerNote
 from mwatch.model.kube.node import KubeNode
-from mwatch.model.observation import Beat
-from support.builders.diagnose import BEGAN, USUAL, answering, block, iteration, log, words
+from mwatch.model.observation import Beat, Observed, RankStack, StackKind
+from support.builders.diagnose import (
+    BEGAN,
+    USUAL,
+    answering,
+    block,
+    events_of,
+    iteration,
+    log,
+    words,
+)
 from support.builders.job_manifests import job as manifest
 from support.builders.kube import pod
 from support.repository.secrets_planted import SECRETS
@@ -276,3 +285,29 @@ def test_a_bundle_that_cannot_be_written_is_reported_before_anything_is_asked(
 ) -> None:
     with pytest.raises(InputError, match="is a folder"):
         write_bundle(judged(healthy(), 25.0), tmp_path)
+
+
+def test_a_hung_job_shows_where_the_ranks_of_all_pods_stand() -> None:
+    late = RankStack(
+        1, StackKind.DATA, "DataLoader.__next__", "data.py:7 in fetch", ("fetch (d.py:7)",)
+    )
+    wait = RankStack(0, StackKind.COLLECTIVE, "all_reduce", "training.py:3532 in train_step")
+    lines = [(float(n), iteration(n)) for n in range(1, 20)]
+    told = []
+    for rank, stack in enumerate((wait, late)):
+        beat = Beat(rank, 2, 19, "compute", "a", 1, None)
+        events = [*events_of(lines), Observed(70.0, "", stack)]
+        told.append(answering(f"train-{rank}", events=events, beats=[(beat, 89.0, 19.0)], at=90.0))
+    report = judged(told, 90.0)
+    assert report.report.verdict.cause is Cause.HANG
+    culprit = report.report.verdict.culprit
+    assert culprit is not None
+    assert (culprit.rank, culprit.pod, culprit.place) == (1, "train-1", "data.py:7 in fetch")
+    (finding,) = (each for each in report.to_json()["findings"] if each["detector"] == "stalled")
+    assert [each["text"] for each in finding["stacks"]] == [
+        "rank 0: `all_reduce`, called from training.py:3532 in train_step",
+        "rank 1: `DataLoader.__next__`, called from data.py:7 in fetch",
+    ]
+    screen = ["".join(text for text, _ in line) for line in render_job(report)]
+    assert any("stacks" in line and "all_reduce" in line for line in screen)
+    assert len(screen) <= 23
