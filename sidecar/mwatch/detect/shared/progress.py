@@ -25,7 +25,7 @@ class Cadence(NamedTuple):
     gap: float  # usual seconds between two lines
     iterations: int  # usual iterations between two lines
     longest: float  # longest recent gap, with whatever was in it
-    longest_unseen: float  # without those in which a save or an evaluation was observed
+    longest_plain: float  # without those in which a save or an evaluation was observed
 
 
 def cadence(job: Job) -> Cadence | None:

@@ -183,7 +183,7 @@ def _by_log(job: Job, settings: Settings) -> Patience | None:
     if is_shown or job.layout.log_interval is not None:
         return Patience(limit, _LOG)
     note = "no stream shows saves: a long one would look the same"
-    longest = known.longest_unseen if shown else known.longest
+    longest = known.longest_plain if shown else known.longest
     return Patience(max(limit, settings.hang.log_intervals * longest), _CAREFUL, note)
 
 
