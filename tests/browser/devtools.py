@@ -73,7 +73,10 @@ class Page:
         self._wait_for("Page.loadEventFired")
 
     def value(self, expression: str) -> Any:
-        done = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        """Of a promise: what it brings."""
+        done = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
         assert "exceptionDetails" not in done, done["exceptionDetails"]
         return done["result"].get("value")
 

@@ -337,6 +337,6 @@ def _table(frame: Frame, chart: Chart) -> str:
         for each in ("Attempt", "Iterations", "Lowest", "Mean", "Highest")
     )
     return (
-        f'<h3>{esc(chart.title)}</h3><div class="scroll"><table><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        f'<h3>{esc(chart.title)}</h3><div class="scroll" tabindex="0"><table><thead><tr>{head}'
+        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )

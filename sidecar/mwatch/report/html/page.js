@@ -3,6 +3,14 @@
 /* The numbers under the pointer, and zooming. Without this script the page still shows everything.
    Text from the JSON block is put on the page as text, never as HTML. */
 "use strict";
+(() => { /* On paper everything is open; afterwards each part is as it was. */
+let closed = [];
+addEventListener("beforeprint", () => {
+  closed = [...document.querySelectorAll("details:not([open])")];
+  for (const one of closed) one.open = true;
+});
+addEventListener("afterprint", () => { for (const one of closed) one.open = false; });
+})();
 (() => {
 const read = () => JSON.parse(document.getElementById("data").textContent);
 let data = read();

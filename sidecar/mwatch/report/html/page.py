@@ -142,7 +142,9 @@ def phase_band(frame: Frame) -> str:
     paths = "".join(
         f'<path class="p-{esc(name)}" d="{_boxes(frame.time, spans, name)}"/>' for name in present
     )
+    strips = _strips(frame)
     legend = "".join(f'<li class="p-{esc(name)}">{esc(name)}</li>' for name in present)
+    legend += '<li class="l-incident">incident</li>' if strips else ""
     summary = ", ".join(f"{name} {duration(length)}" for name, length in lengths.items())
     return (
         f'<figure class="chart by-time" id="phases"><figcaption><b>Phases</b></figcaption>'
@@ -150,7 +152,7 @@ def phase_band(frame: Frame) -> str:
         f'<div class="plot band"><div class="clip">'
         f'<svg viewBox="0 0 1000 100" preserveAspectRatio="none" role="img" '
         f'aria-labelledby="phases-t phases-d"><title id="phases-t">Phases</title>'
-        f'<desc id="phases-d">{esc(summary)}</desc>{paths}{_strips(frame)}</svg></div></div>'
+        f'<desc id="phases-d">{esc(summary)}</desc>{paths}{strips}</svg></div></div>'
         f'<ul class="legend">{legend}</ul></figure>'
     )
 

@@ -200,7 +200,7 @@ def goodput(report: RunReport) -> str:
         "time, at the usual speed.</p>"
         '<svg class="stack" viewBox="0 0 1000 10" preserveAspectRatio="none" aria-hidden="true">'
         f"{bar}</svg>"
-        '<table class="spent"><thead><tr><th scope="col">Time went to</th><th></th>'
+        '<table class="spent"><thead><tr><th scope="col">Time went to</th><th scope="col">Part</th>'
         '<th scope="col">Time</th><th scope="col">Share</th><th scope="col">GPU-hours</th></tr>'
         f"</thead><tbody>{rows}</tbody></table></section>"
     )
@@ -405,7 +405,7 @@ def _stacks(groups: Sequence[StackGroup], detail: Detail) -> str:
     """Where each group stands, and all calls as one tree."""
     places = "<br>".join(detail.cut(each.text) for each in groups[: detail.entries])
     calls = "\n".join(detail.cut(line) for line in tree(groups[: detail.entries]))
-    return f"{places}<details><summary>Calls</summary><pre>{calls}</pre></details>"
+    return f"{places}<details><summary>Calls</summary><pre tabindex='0'>{calls}</pre></details>"
 
 
 def _files(files: Sequence[EvidenceFile], detail: Detail) -> str:
@@ -428,7 +428,7 @@ def _detector(report: DetectorReport, detail: Detail) -> str:
     lines = "".join(_excerpt(each, detail) for each in report.evidence[: detail.excerpts])
     return (
         f'<p class="voice"><code>{detail.cut(report.detector)}</code> '
-        f"{detail.cut(report.summary)}</p>" + (f"<pre>{lines}</pre>" if lines else "")
+        f"{detail.cut(report.summary)}</p>" + (f'<pre tabindex="0">{lines}</pre>' if lines else "")
     )
 
 
