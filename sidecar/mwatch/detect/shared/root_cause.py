@@ -43,6 +43,14 @@ _WARNS = re.compile(
 """Words of a line about something that the program goes on after."""
 _BY_OTHERS = ("k8s-", "ray-", "slurm-")
 """Faults that a scheduler reports: its warnings are about what has happened."""
+_NOTICES = frozenset(
+    {
+        "batch-limit", "k8s-node-shutdown", "k8s-preempted", "slurm-cancelled", "slurm-node-failed",
+        "slurm-preempted", "slurm-time-limit",
+    }
+)  # fmt: skip
+"""Announced by a scheduler: the steps of its grace period may be printed after it."""
+_GRACE_LINES = 200
 _DATA_CODE = re.compile(r"indexed_dataset\.py|/streaming/base/")
 """Code that raises programming errors about the files it reads."""
 _NAN = re.compile(r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)", re.I)
@@ -89,7 +97,11 @@ def _is_grave(seen: FaultSeen, after: Mapping[str, int]) -> bool:
 
 
 def _is_behind(what: Fault | Error, after: Mapping[str, int]) -> bool:
-    return what.line > after.get(what.file, 0)
+    return what.line > after.get(what.file, 0) - _grace_lines(what)
+
+
+def _grace_lines(what: Fault | Error) -> int:
+    return _GRACE_LINES if isinstance(what, Fault) and what.id in _NOTICES else 0
 
 
 class _Seen:
@@ -139,7 +151,9 @@ class _Seen:
         last = self._last
         if last is None or causes.is_after(last, at, what.file, what.line):
             return True
-        return what.file != last.file and at >= last.at - _BEFORE_SECONDS
+        if what.file == last.file:
+            return what.line > last.line - _grace_lines(what)
+        return at >= last.at - _BEFORE_SECONDS
 
     def _exit_code(self) -> int | None:
         """A launcher's report comes first: torchrun's own exit code is always 1."""
