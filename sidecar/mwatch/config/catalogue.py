@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,6 +30,7 @@ from msgspec import Meta
 from mwatch.config import loader
 from mwatch.errors import InputError
 from mwatch.model.fault import AvoidNode, Blame, CatalogueEntry, RestartHelps, Role
+from mwatch.parse.grammar import Grammar
 from mwatch.parse.lines.literals import GROUPS, TOKEN, literals, shortest
 
 MAX_ENTRIES = 1000
@@ -166,6 +168,22 @@ def load(extra: Sequence[Path] = ()) -> tuple[CatalogueEntry, ...]:
         theirs = read(loader.read_text(path), str(path), patterns_too=True)
         entries.update({entry.id: entry for entry in theirs})
     return tuple(entries.values())
+
+
+def with_grammar(extra: Sequence[Path] = ()) -> tuple[dict[str, CatalogueEntry], Grammar]:
+    """The entries by their ids, and the grammar that finds them in a log. Raises InputError."""
+    return _built(extra) if extra else _packaged()
+
+
+@cache
+def _packaged() -> tuple[dict[str, CatalogueEntry], Grammar]:
+    """Compiling takes a quarter of a second, and the result is the same for every run."""
+    return _built(())
+
+
+def _built(extra: Sequence[Path]) -> tuple[dict[str, CatalogueEntry], Grammar]:
+    entries = load(extra)
+    return {entry.id: entry for entry in entries}, Grammar(entries, None)
 
 
 def packaged_files() -> Iterator[tuple[str, str]]:

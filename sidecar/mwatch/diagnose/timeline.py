@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cache
 from signal import Signals
 from typing import Any
 
@@ -21,7 +20,6 @@ from mwatch.diagnose.pod_reports import PodReport
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.kube.pod_pages import PodLog
 from mwatch.model.event import Arguments
-from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Evidence, Finding
 from mwatch.model.observation import (
     AttemptStart,
@@ -71,8 +69,8 @@ def build_history(
     is_up: bool = True,
 ) -> JobHistory:
     """`besides`: findings from Kubernetes; `is_up`: a pod may still print something."""
-    entries, grammar = _read_catalogue()
-    engine = Engine(run, {entry.id: entry for entry in entries}, settings)
+    known, grammar = catalogue.with_grammar()
+    engine = Engine(run, known, settings)
     recorder = ReportRecorder(engine, clock=ReportClock(zone="UTC"), has_curves=False)
     history = JobHistory(engine, Assessment(now, (), engine.preview(now).decision), recorder)
     for observed in _observations(reports, grammar, history):
@@ -85,13 +83,6 @@ def build_history(
     engine.evaluate(min(until, history.last_at + 1.0), besides)
     history.assessment = engine.evaluate(until, besides)
     return history
-
-
-@cache
-def _read_catalogue() -> tuple[Sequence[CatalogueEntry], Grammar]:
-    """Expensive, and the same for every job."""
-    entries = catalogue.load(())
-    return entries, Grammar(entries, None)
 
 
 def _observations(

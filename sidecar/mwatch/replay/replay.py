@@ -27,7 +27,6 @@ from mwatch.model.finding import (
 )
 from mwatch.model.job import Attempt, Job
 from mwatch.model.settings import Settings
-from mwatch.parse.grammar import Grammar
 from mwatch.replay.flight_evidence import FlightEvidence
 from mwatch.replay.freshness import Age
 from mwatch.replay.player import Player
@@ -247,13 +246,10 @@ def _replay(
     has_curves: bool,
 ) -> RunReport:
     until = None if request.until is None else moment(request.until, now)
-    entries = catalogue.load(request.catalogues)
-    grammar = Grammar(entries, None)
+    known, grammar = catalogue.with_grammar(request.catalogues)
     flight, names = gather(given)
     recording = open_recording(names, request.checkpoints, grammar, now)
-    engine = Engine(
-        run_name(request.names), {entry.id: entry for entry in entries}, request.settings
-    )
+    engine = Engine(run_name(request.names), known, request.settings)
     player = Player(engine, ReportRecorder(engine, "replay", has_curves=has_curves))
     gc.freeze()  # events hold no cycles: collecting among them only costs time
     gc.set_threshold(100_000)

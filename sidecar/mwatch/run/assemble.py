@@ -24,7 +24,6 @@ from mwatch.engine.incidents import Incident
 from mwatch.model.decision import Decision
 from mwatch.model.observation import HERE, Observed
 from mwatch.model.settings import Settings
-from mwatch.parse.grammar import Grammar
 from mwatch.report import story_json
 from mwatch.report.model import EvidenceFile
 from mwatch.report.recorder import ReportRecorder
@@ -144,15 +143,14 @@ class RunRequest:
 def run(request: RunRequest, make_view: MakeView) -> RunEnd:
     """Run the command to its end; raise InputError only before anything is started."""
     settings = load_policy(request.policy) if request.policy else request.settings or Settings()
-    entries = catalogue.load([])
-    known = {entry.id: entry for entry in entries}
+    known, grammar = catalogue.with_grammar()
     clock = Clock()
     folder = request.folder or run_folder.make(
         request.parent, request.name, request.argv, clock.now()
     )
     engine = Engine(folder.name, known, settings)
     live = VolumeCollector(
-        folder.volume, HERE, Grammar(entries, None), known, clock, request.save,
+        folder.volume, HERE, grammar, known, clock, request.save,
         more=PodSources(HERE, engine),
     )  # fmt: skip
     is_act = request.is_act

@@ -30,7 +30,6 @@ from mwatch.model.event import Arguments
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
 from mwatch.model.snapshot.pod import PodFacts, PodId
-from mwatch.parse.grammar import Grammar
 from mwatch.report.model import EvidenceFile
 from mwatch.report.recorder import ReportRecorder
 from mwatch.runtime.clock import Clock
@@ -182,15 +181,14 @@ class Sidecar:
         self.faults = InternalErrors(view.noted)
         self._pages: SidecarServer | None = None
         self._final_at: float | None = None
-        entries = catalogue.load([])
-        known = {entry.id: entry for entry in entries}
+        known, grammar = catalogue.with_grammar()
         clock = Clock()
         self.engine = Engine(settings.run, known, thresholds)
         more = PodSources(
             settings.pod, self.engine, node=settings.node, tensorboard=settings.tensorboard
         )
         self.live = VolumeCollector(
-            settings.dir, settings.pod, Grammar(entries, None), known, clock, settings.save,
+            settings.dir, settings.pod, grammar, known, clock, settings.save,
             node=settings.node, more=more,
         )  # fmt: skip
         self.metrics = RunMetrics(

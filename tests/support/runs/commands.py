@@ -3,7 +3,8 @@
 """Run `mwatch` commands as processes that start in milliseconds.
 
 Each command is a real process with its own files, environment and exit code, forked from one that
-has imported mwatch already: hundreds of commands would spend half a second each on imports.
+has imported mwatch and compiled the catalogue already: hundreds of commands would spend most of a
+second each on that.
 What depends on the start of Python itself (signals at once, closed files, memory, what is
 imported) is tested with `python -m mwatch`.
 """
@@ -102,6 +103,7 @@ def _serve() -> None:
     for each in pkgutil.walk_packages(package.__path__, "mwatch."):
         if not each.name.endswith("__main__"):
             importlib.import_module(each.name)
+    importlib.import_module("mwatch.config.catalogue").with_grammar()
     for line in sys.stdin.buffer:
         request = json.loads(line)
         if not (child := os.fork()):
