@@ -23,7 +23,6 @@ from support.waiting import until
 
 pytestmark = pytest.mark.timeout(300)  # loading torch takes most of the time
 HERE = Path(__file__).parents[1] / "support" / "runs"
-PATIENT = f"{QUICK}\n[hang]\nsuspended_seconds = 3\n"
 STOP = ("--train-iters", "4000", "--step-seconds", "0.05", "--then", "stop", "--at", "40")
 SRUN = """
 import os, subprocess, sys
@@ -75,7 +74,7 @@ def restarted(running: Running) -> tuple[dict[str, Any], dict[str, Any]]:
 def test_a_single_process_without_a_launcher_is_acted_on(
     tmp_path: Path, given: dict[str, str]
 ) -> None:
-    line = command(tmp_path, "--act", then=trainer(*STOP), policy=PATIENT)
+    line = command(tmp_path, "--act", then=trainer(*STOP))
     with started(line, tmp_path, without_rank(**given)) as running:
         incident, action = restarted(running)
     assert incident["cause"] == "hang"
@@ -86,7 +85,7 @@ def test_a_torch_process_without_a_launcher_is_acted_on(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(WITH_TORCH)
     line = [sys.executable, str(script), *STOP]
-    line = command(tmp_path, "--act", then=line, policy=PATIENT)
+    line = command(tmp_path, "--act", then=line)
     with started(line, tmp_path, without_rank()) as running:
         incident, action = restarted(running)
     assert (incident["cause"], action["action"]) == ("hang", "restart")
@@ -96,7 +95,7 @@ def test_tasks_of_srun_are_ranks_without_the_probe_too(tmp_path: Path) -> None:
     launcher = tmp_path / "srun.py"
     launcher.write_text(SRUN)
     line = [sys.executable, str(launcher), *trainer(*STOP)]
-    line = command(tmp_path, "--act", "--no-probe", then=line, policy=PATIENT)
+    line = command(tmp_path, "--act", "--no-probe", then=line)
     with started(line, tmp_path, without_rank()) as running:
         incident, action = restarted(running)
     assert incident["cause"] == "hang"
@@ -107,7 +106,7 @@ def test_tasks_of_srun_are_ranks_without_the_probe_too(tmp_path: Path) -> None:
 def test_a_stopped_rank_of_a_real_launcher_is_named_and_acted_on(tmp_path: Path, name: str) -> None:
     flags = ["--meeting", str(tmp_path / "meeting"), "--state", str(tmp_path / "once")]
     line = [*LAUNCHERS[name], str(HERE / "torch_trainer.py"), *flags]
-    line = command(tmp_path, "--act", then=line, policy=PATIENT)
+    line = command(tmp_path, "--act", then=line)
     with started(line, tmp_path, without_rank(DS_ACCELERATOR="cpu")) as running:
         incident, action = restarted(running)
     assert incident["culprit"].startswith("rank 1")
@@ -117,7 +116,7 @@ def test_a_stopped_rank_of_a_real_launcher_is_named_and_acted_on(tmp_path: Path,
 def test_a_stopped_ray_actor_is_named_and_acted_on(tmp_path: Path) -> None:
     flags = ["--meeting", str(tmp_path / "meeting"), "--state", str(tmp_path / "once")]
     line = [sys.executable, str(HERE / "ray_trainer.py"), *flags]
-    line = command(tmp_path, "--act", then=line, policy=PATIENT)
+    line = command(tmp_path, "--act", then=line)
     with started(line, tmp_path, without_rank(RAY_USAGE_STATS_ENABLED="0")) as running:
         incident, action = restarted(running)
     assert incident["culprit"].startswith("rank 1")
@@ -127,7 +126,7 @@ def test_a_stopped_ray_actor_is_named_and_acted_on(tmp_path: Path) -> None:
 def test_a_person_may_stop_the_whole_command_and_continue_it(tmp_path: Path) -> None:
     flags = ("--train-iters", "400", "--step-seconds", "0.05")
     line = ["bash", "-c", f"{' '.join(trainer(*flags))}; exit $?"]
-    line = command(tmp_path, "--act", then=line, policy=QUICK)
+    line = command(tmp_path, "--act", then=line, policy=QUICK.replace("suspended_seconds = 3", ""))
     with started(line, tmp_path) as running:
         pid = running.starts()["pid"]
         log = running.folder / "volume" / "trainer.log"

@@ -25,6 +25,9 @@ min_restart_cost_seconds = 0.5
 default_restart_cost_seconds = 0.5
 stall_factor = 1.0
 lost_pod_seconds = 0.5
+
+[hang]
+suspended_seconds = 3
 """
 PATIENCE = 60.0
 """Only a broken test waits so long; the machine may be busy with others."""
