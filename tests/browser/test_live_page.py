@@ -27,7 +27,6 @@ from support.runs.live_runs import QUICK, command, environment, started
 from support.waiting import until
 
 HERE = Path(__file__).parents[1] / "support" / "runs"
-PATIENT = f"{QUICK}\n[hang]\nsuspended_seconds = 3\n"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 WITH_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 NAMED_SECONDS = 10.0
@@ -57,7 +56,7 @@ def test_the_page_follows_a_real_run_through_a_stopped_rank_and_its_restart(
     once = tmp_path / "once"
     flags = ["--meeting", str(tmp_path / "meeting"), "--state", str(once), "--at", "80"]
     trainer = [*TORCHRUN, str(HERE / "torch_trainer.py"), *flags, "--train-iters", "4000"]
-    line = command(tmp_path, "--act", then=trainer, policy=PATIENT)
+    line = command(tmp_path, "--act", then=trainer, policy=QUICK)
     port = free_port()
     line[line.index("--port") + 1] = str(port)
     kept = {name: text for name, text in environment().items() if name not in WITH_RANK}
