@@ -1,16 +1,18 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`PYTHONPATH=tests:sidecar:trainer python -m gpu_faults [FAULT...]`: run each fault under mwatch.
+r"""`PYTHONPATH=tests:sidecar:trainer python -m gpu_faults [FAULT...]`: run each fault under mwatch.
 
 Six faults of one rank on one GPU: SIGSTOP, `time.sleep` in the step, a CUDA kernel that does not
 end, a device-side assert, GPU memory used up, and a NaN. For each it prints the verdict, the place,
 the advice and the seconds from the fault to its detection. Exit code 0: all as expected, 1: not,
 3: skipped, because there is no GPU (`--cpu` runs the faults that need none).
 
-The interpreter needs torch and mwatch's dependencies. On a machine without network, carry wheels:
-`pip download -d build/wheels --only-binary=:all: --python-version 3.12 .` here, then there
-`python -m venv --system-site-packages DIR`, with the interpreter of torch, and
-`DIR/bin/pip install --no-index --find-links build/wheels hyperscan msgspec …`.
+The interpreter needs torch and mwatch's dependencies. For a machine without network, make a folder
+of them here and carry it (37 MB; `build/` is not part of the repository):
+
+    pip install --target build/deps --python-version 3.12 --only-binary=:all: hyperscan msgspec \
+        nvidia-ml-py prometheus-client rich ruamel.yaml typer urllib3
+    PYTHONPATH=build/deps:tests:sidecar:trainer TORCH/bin/python -m gpu_faults --json results.json
 """
 
 from __future__ import annotations
