@@ -51,7 +51,7 @@ FAULTS = {
     "kernel": Expected(
         ("hang",), r"waits for its GPU, whose SMs are busy", r"trainer\.py:\d+ in fail", True
     ),
-    "assert": Expected(("crash", "user_error", "hardware"), r"(?i)assert|index", needs_gpu=True),
+    "assert": Expected(("data", "user_error", "crash"), r"(?i)assert|index", needs_gpu=True),
     "oom": Expected(("oom",), r"(?i)memory"),
     "nan": Expected(("nan",), r"(?i)nan|loss"),
 }
@@ -70,7 +70,7 @@ class Result(NamedTuple):
 def main(arguments: list[str] | None = None) -> int:
     args = _arguments(arguments)
     device = "cpu" if args.cpu else "cuda"
-    if device == "cuda" and not _has_gpu():
+    if device == "cuda" and not has_gpu():
         print("skipped: torch finds no GPU; --cpu runs the faults that need none")
         return 3
     wanted = args.faults or [
@@ -89,16 +89,19 @@ def main(arguments: list[str] | None = None) -> int:
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="gpu_faults", description=__doc__.split("\n")[0])
     add = parser.add_argument
-    add("faults", nargs="*", choices=[*FAULTS, []], help="faults to run; by default all")
+    add("faults", nargs="*", metavar="FAULT", help="faults to run; by default all")
     add("--cpu", action="store_true", help="train on the CPU, without the faults of a GPU")
     add("--runs", help="keep the folders of the runs here")
     add("--json", help="write the results to this file")
     add("--limit", type=float, default=120.0, help="seconds for one fault")
     add("--at", type=int, default=30, help="step of the fault")
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    if unknown := set(args.faults) - FAULTS.keys():
+        parser.error(f"unknown fault {min(unknown)!r}: one of {', '.join(FAULTS)}")
+    return args
 
 
-def _has_gpu() -> bool:
+def has_gpu() -> bool:
     code = "import torch, sys; sys.exit(not torch.cuda.is_available())"
     return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -150,7 +153,7 @@ def _settled(fault: str, run: Path, record: dict[str, Any] | None) -> Result:
     """Diagnose the run until it is as expected: stacks and story come some seconds later."""
     until = time.monotonic() + _SETTLE_SECONDS
     while True:
-        result = _judged(fault, _diagnosis(run), record)
+        result = judged(fault, _diagnosis(run), record)
         if not result.problems or time.monotonic() > until:
             return result
         time.sleep(_LOOK_SECONDS)
@@ -185,7 +188,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _judged(fault: str, body: dict[str, Any], record: dict[str, Any] | None) -> Result:
+def judged(fault: str, body: dict[str, Any], record: dict[str, Any] | None) -> Result:
     expected, verdict = FAULTS[fault], body.get("verdict", {})
     culprit = verdict.get("culprit") or {}
     times = (record or {}).get("times", {})
