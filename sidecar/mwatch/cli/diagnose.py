@@ -13,7 +13,7 @@ import typer
 from mwatch.cli import options
 from mwatch.cli.cluster import exit_if_unreachable, is_job
 from mwatch.cli.options import argument, option
-from mwatch.cli.recorded import make_report, write_json
+from mwatch.cli.recorded import make_report, stop_if_several, write_json
 from mwatch.cli.render.report import render_diagnosis, render_job, render_manifest
 from mwatch.cli.terminal import show, write
 
@@ -82,6 +82,7 @@ def diagnose(
         raise typer.BadParameter(
             "only a live job has a bundle: give its name", param_hint="--bundle"
         )
+    stop_if_several(names, until, policy, catalogue, as_json=as_json)
     _recorded(make_report(names, checkpoints, until, policy, catalogue), as_json)
 
 

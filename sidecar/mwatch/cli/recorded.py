@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mwatch.cli.options import AsJson, Catalogue, Checkpoints, Policy, Until, argument, flag, option
-from mwatch.cli.render.report import render_replay
+from mwatch.cli.render.report import render_replay, render_runs
 from mwatch.cli.terminal import show, write
 from mwatch.errors import InputError
 
@@ -72,6 +72,7 @@ def replay(
         from mwatch.report.markdown import SUFFIXES
 
         check_target(report_file, *SUFFIXES)
+    stop_if_several(names, until, policy, catalogue, as_json=as_json)
     made = make_report(names, checkpoints, until, policy, catalogue)
     if report_file is not None:
         from mwatch.report.markdown import write_report
@@ -124,6 +125,7 @@ def report(
     earlier = written_mark(target) if out is None else None
     if not (force or earlier):
         _check_free(target)
+    stop_if_several(names, until, policy, catalogue, as_json=as_json, needs_one=True)
     made = make_report(names, checkpoints, until, policy, catalogue, has_curves=True)
     if not force and earlier != run_mark(made):
         _check_free(target)
@@ -155,6 +157,52 @@ def _print_summary(made: RunReport, target: Path, size: int, *, as_json: bool) -
     incidents = f"{number} incident" + "s" * (number != 1)
     write(f"{target} ({size / 1e3:.0f} kB): {made.verdict.cause.replace('_', ' ')}, {incidents}")
     write(target.absolute().as_uri())
+
+
+def stop_if_several(
+    names: list[str] | None,
+    until: str | None,
+    policy: Path | None,
+    catalogue: list[Path] | None,
+    *,
+    as_json: bool,
+    needs_one: bool = False,
+) -> None:
+    """List the runs of a folder that holds several, each with its verdict, and exit.
+
+    `needs_one`: the command is about one run, so this is an error of the user.
+    """
+    if not names or story_of(names) is not None:
+        return
+    from mwatch.config.loader import load_policy
+    from mwatch.replay.replay import ReplayRequest, replay, run_name
+    from mwatch.replay.separate_runs import separate_runs
+
+    runs = separate_runs(names)
+    if not runs:
+        return
+    settings, now = load_policy(policy), time.time()
+    made = [
+        (run, replay(ReplayRequest(run, (), until, settings, catalogue or []), now)) for run in runs
+    ]
+    codes = {each.exit_code for _, each in made}
+    if as_json:
+        listed = [
+            {
+                "run": run_name(run),
+                "files": run,
+                "verdict": each.to_json()["verdict"],
+                "decision": each.to_json()["decision"],
+            }
+            for run, each in made
+        ]
+        write(json.dumps({"runs": listed}, indent=2))
+    else:
+        show(render_runs(names[0], made))
+    if needs_one:
+        typer.echo("mwatch: a page is about one run: name the log files of one run", err=True)
+        raise typer.Exit(2)
+    raise typer.Exit(next(code for code in (1, 3, 0) if code in codes))
 
 
 def make_report(

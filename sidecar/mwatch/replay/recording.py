@@ -24,46 +24,29 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat, takewhile
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from mwatch.errors import InputError
-from mwatch.model.event import Arguments, Checkpoint, Iteration, Phase, PlacedLines
+from mwatch.model.event import PlacedLines
 from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.timeline import Rollback
 from mwatch.parse.fast_path.run import in_pieces
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
 from mwatch.replay.event_times import EventTimestamper, Placed, place
+from mwatch.replay.file_spans import STEPS, examine
 from mwatch.replay.freshness import NO_CLOCK, TAIL, Age, TailClock, age_of, tail_clock
 from mwatch.replay.log_files import PACKED, LogFile, find
 from mwatch.replay.timestamps import zone_step
-from mwatch.runtime.compressed import is_packed
-from mwatch.runtime.files import CHUNK, STDIN, read_chunks
+from mwatch.runtime.files import STDIN, read_chunks
 from mwatch.sources import checkpoint_dir
 from mwatch.state.merge import estimate_offsets, merge
 from mwatch_trainer.checkpoint.listing import FolderListing, list_checkpoints
 
-_MAX_HEAD = 1 << 20
-_TAIL = 1 << 18
 _OVERLAP_SECONDS = 2.0
 """By this much successive files may overlap: stamps are rounded, and clocks differ."""
 _ROTATED = re.compile(r"(?P<base>.+\.(?:log|txt|out|err))[._-](?P<turn>\d[\w.-]*|old|bak|prev\w*)")
-_STEPS = "steps"
-_MARKS = "marks"
-
-
-class FileSpan(NamedTuple):
-    """Times and roles, by both ends of a file."""
-
-    first: float | None
-    """None: it prints no times."""
-    last: float | None
-    roles: frozenset[str]
-
-
-_NOTHING = FileSpan(None, None, frozenset())
 
 
 @dataclass(slots=True)
@@ -82,7 +65,7 @@ class StreamPlan:
 
     @property
     def has_steps(self) -> bool:
-        return _STEPS in self.roles
+        return STEPS in self.roles
 
 
 def plan(files: Sequence[LogFile], grammar: Grammar) -> list[StreamPlan]:
@@ -103,86 +86,6 @@ def plan(files: Sequence[LogFile], grammar: Grammar) -> list[StreamPlan]:
             others = [*ends[:place], *ends[place + 1 :]]
             stream.end = next((end for end in others if end >= stream.last), None)
     return streams
-
-
-def examine(file: LogFile, grammar: Grammar) -> FileSpan:
-    """Read both ends of a file; one that cannot be opened is reported when it is played."""
-    try:
-        if file.path == STDIN or not stat.S_ISREG(os.stat(file.path).st_mode):
-            return _NOTHING
-        if is_packed(file.path):
-            return _examine_packed(file, grammar)
-        with open(file.path, "rb", buffering=0) as opened:
-            status = os.fstat(opened.fileno())
-            head = _End(file, grammar, status.st_mtime)
-            done = 0
-            while done < _MAX_HEAD and not head.is_enough and (data := opened.read(CHUNK)):
-                head.feed(data)
-                done += len(data)
-            opened.seek(max(0, status.st_size - _TAIL))
-            data = opened.read(_TAIL)
-    except OSError:
-        return _NOTHING
-    return _span(head, data, status.st_size > _TAIL, _End(file, grammar, status.st_mtime))
-
-
-def _examine_packed(file: LogFile, grammar: Grammar) -> FileSpan:
-    """A compressed file has no end to jump to: read it once."""
-    written = os.stat(file.path).st_mtime
-    head, done, end = _End(file, grammar, written), 0, b""
-    try:
-        for chunk in read_chunks(file.path, "replay"):
-            if done < _MAX_HEAD and not head.is_enough:
-                head.feed(chunk.data)
-            done += len(chunk.data)
-            end = (end + chunk.data)[-_TAIL:]
-    except InputError:
-        if not done:
-            return _NOTHING  # reported when it is played
-    return _span(head, end, done > _TAIL, _End(file, grammar, written))
-
-
-def _span(head: _End, end: bytes, is_cut: bool, tail: _End) -> FileSpan:
-    head.close()
-    tail.feed(end[end.find(b"\n") + 1 :] if is_cut else end)
-    tail.close()
-    return FileSpan(
-        head.first,
-        head.last if tail.last is None else tail.last,
-        frozenset(head.roles | tail.roles),
-    )
-
-
-class _End:
-    """One end of a file: its times and what it prints."""
-
-    def __init__(self, file: LogFile, grammar: Grammar, near: float) -> None:
-        self._reader = Reader(grammar, file.shown)
-        self._moments = EventTimestamper("", near=near)
-        self.first: float | None = None
-        self.last: float | None = None
-        self.roles: set[str] = set()
-
-    @property
-    def is_enough(self) -> bool:
-        return self.first is not None and _STEPS in self.roles
-
-    def feed(self, data: bytes) -> None:
-        self._take(self._moments.observe(self._reader.feed(data)))
-
-    def close(self) -> None:
-        self._take(self._moments.observe(self._reader.close()))
-        self._take(self._moments.rest())
-
-    def _take(self, seen: Sequence[Observed]) -> None:
-        for _, _, what in seen:
-            if isinstance(what, Iteration):
-                self.roles.add(_STEPS)
-            elif isinstance(what, Phase | Arguments | Checkpoint):
-                self.roles.add(_MARKS)
-        if seen and not self._moments.is_relative:
-            self.first = seen[0].at if self.first is None else self.first
-            self.last = seen[-1].at
 
 
 def _rotations(files: Sequence[LogFile]) -> Iterator[list[LogFile]]:
@@ -242,7 +145,7 @@ def _follows(unit: StreamPlan, stream: StreamPlan) -> bool:
     if not unit.roles & stream.roles:
         return False
     if unit.first is None or stream.last is None:
-        return unit.first is None and stream.first is None and _STEPS in unit.roles & stream.roles
+        return unit.first is None and stream.first is None and STEPS in unit.roles & stream.roles
     return unit.first >= stream.last - _OVERLAP_SECONDS
 
 

@@ -45,6 +45,17 @@ def render_diagnosis(report: RunReport) -> list[Line]:
     return [*lines, *_notes(notes, SCREEN - 1 - len(lines))]
 
 
+def render_runs(folder: str, runs: Sequence[tuple[Sequence[str], RunReport]]) -> Iterator[Line]:
+    """Several runs in one folder, each with its verdict and its files."""
+    yield [(f"{folder} holds {len(runs)} runs; each is judged alone", "bold")]
+    for files, report in runs:
+        yield []
+        more = f" and {len(files) - 1} more files" if len(files) > 1 else ""
+        yield [*headline(report), (f"  {files[0]}{more}", "")]
+        yield from _summary(report, 2)
+        yield [(f"next: {report.advice.step}", "dim")]
+
+
 def headline(report: RunReport, now: float | None = None) -> Line:
     """`now`: the run is live, so show how long ago the fault began."""
     verdict = report.verdict
