@@ -19,6 +19,7 @@ from benchmarks import (
     data,
     hang,
     memory,
+    page,
     probe,
     rates,
     replay,
@@ -88,6 +89,7 @@ def measurements(size: Size) -> dict[str, Callable[[], Row]]:
         "stacks": stacks.merging,
         "data": lambda: data.row(size.text_bytes),
         **sidecar.measurements(size.idle_seconds, size.flood_seconds),
+        **page.measurements(size.idle_seconds),
     }
 
 

@@ -46,7 +46,7 @@ while True: time.sleep(60)
 """
 
 
-def _sidecar(volume: Path) -> list[str]:
+def sidecar_words(volume: Path) -> list[str]:
     words = [sys.executable, "-m", "mwatch", "sidecar", "--dir", str(volume)]
     return [*words, "--run", "bench", "--pod", "pod-0", "--host", "127.0.0.1", "--port", "0"]
 
@@ -55,17 +55,26 @@ def _peer(series: int) -> list[str]:
     return [sys.executable, "-c", _PEER, str(series)]
 
 
+def settle(ours: Running) -> None:
+    """Wait until it has seen everything that there is to see."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while "mwatch_gpu_power_watts" not in ours.scrape():
+        if time.monotonic() > deadline:
+            raise ChildFailed("the sidecar sees no GPU")
+        time.sleep(0.2)
+
+
 class Idle:
     """One pod that trains in peace, and its sidecar beside it, for some seconds."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         with tempfile.TemporaryDirectory() as folder, pod(Path(folder)):
-            with running(_sidecar(Path(folder))) as ours:
-                self._settle(ours)
+            with running(sidecar_words(Path(folder))) as ours:
+                settle(ours)
                 with running(_peer(ours.series())) as peer:
                     self._measure(ours, peer)
-            self.starts = [self._start(_sidecar(Path(folder))) for _ in range(_STARTS)]
+            self.starts = [self._start(sidecar_words(Path(folder))) for _ in range(_STARTS)]
             self.peer_starts = [self._start(_peer(self.series)) for _ in range(_STARTS)]
 
     def row(self) -> Row:
@@ -129,14 +138,6 @@ class Idle:
     def _read(self) -> None:
         from_wire(json_codec.decode(self.snapshot)).observed(0.0)
 
-    def _settle(self, ours: Running) -> None:
-        """It has seen everything that there is to see."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while "mwatch_gpu_power_watts" not in ours.scrape():
-            if time.monotonic() > deadline:
-                raise ChildFailed("the sidecar sees no GPU")
-            time.sleep(0.2)
-
     def _measure(self, ours: Running, peer: Running) -> None:
         before, peer_before, began = ours.cpu_seconds(), peer.cpu_seconds(), time.monotonic()
         turn, cursor = 0, ""
@@ -179,7 +180,10 @@ def flood_row(seconds: float) -> Row:
     """Whether all lines of a flood are read, and what that costs."""
     with tempfile.TemporaryDirectory() as folder:
         volume = Path(folder)
-        with pod(volume, str(FLOOD), f"{seconds:g}") as writer, running(_sidecar(volume)) as ours:
+        with (
+            pod(volume, str(FLOOD), f"{seconds:g}") as writer,
+            running(sidecar_words(volume)) as ours,
+        ):
             before = ours.cpu_seconds()
             assert writer.stdout is not None
             written = int(writer.stdout.readline())

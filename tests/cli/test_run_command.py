@@ -12,11 +12,13 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
 
 from support.builders.attempt import contents
+from support.free_ports import free_port
 from support.runs.live_runs import (
     PATIENCE,
     Finished,
@@ -224,6 +226,25 @@ def test_metrics_are_served_while_it_runs(tmp_path: Path) -> None:
                 return b'mwatch_iteration{run="r"}' in answer.read()
 
         until(has_iteration)
+
+
+@pytest.mark.parametrize("options", [(), ("--no-page",)])
+def test_the_first_line_names_the_page_unless_it_is_turned_off(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    port = free_port()
+    line = command(tmp_path, "--port", str(port), *options, then=trainer("--train-iters", "100000"))
+    with started(line, tmp_path) as running:
+        until(lambda: "/metrics" in running.said.read_text("utf-8"))
+        first = json.loads(running.said.read_text("utf-8").splitlines()[0])["summary"]
+        here = f"http://127.0.0.1:{port}/"
+        assert (f"page {here}," in first) is not bool(options)
+        if options:
+            with pytest.raises(HTTPError, match="404"):
+                urlopen(here, timeout=5)
+        else:
+            with urlopen(here, timeout=20) as answer:
+                assert b"<h1>r</h1>" in answer.read()
 
 
 def test_a_command_that_is_not_there_is_reported_plainly(tmp_path: Path) -> None:

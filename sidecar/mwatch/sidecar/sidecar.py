@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mwatch import __version__
 from mwatch.config import catalogue
@@ -30,8 +30,6 @@ from mwatch.model.event import Arguments
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
 from mwatch.model.snapshot.pod import PodFacts, PodId
-from mwatch.report.model import EvidenceFile
-from mwatch.report.recorder import ReportRecorder
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import asked_to_end
@@ -52,6 +50,10 @@ from mwatch.watch.page import LivePage
 from mwatch.watch.watcher import RunObserver, RunRecorder, RunWatcher, SafeObserver
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
+
+if TYPE_CHECKING:
+    from mwatch.report.model import EvidenceFile
+    from mwatch.report.recorder import ReportRecorder
 
 
 class PodWatch:
@@ -92,7 +94,11 @@ class SidecarRecord(RunRecorder):
         super().__init__(engine)
         self._observe = observe
         self._page = page
-        self._recorder = None if page is None else ReportRecorder(engine)
+        self._recorder: ReportRecorder | None = None
+        if page is not None:
+            from mwatch.report.recorder import ReportRecorder  # takes time to load
+
+            self._recorder = ReportRecorder(engine)
 
     def observe(self, observed: Observed) -> None:
         self._observe(observed)
@@ -149,7 +155,7 @@ MAX_BYTES = 128 << 20
 LAST_SECONDS = 15.0
 """After the end of the last attempt: time for a scrape or three polls of a controller."""
 _DRAIN_SECONDS = 0.3
-_PAGE_SHARE = 0.002
+_PAGE_SHARE = 0.001
 """Of a core, for the charts of an open page, and as much for the rest of it."""
 
 
