@@ -41,6 +41,8 @@ _WARNS = re.compile(
     re.I,
 )
 """Words of a line about something that the program goes on after."""
+_TIMED_OUT = "collective-timeout-status"
+"""Printed beside the timeout itself, which an excerpt may lack."""
 _BY_OTHERS = ("k8s-", "ray-", "slurm-")
 """Faults that a scheduler reports: its warnings are about what has happened."""
 _NOTICES = frozenset(
@@ -90,10 +92,10 @@ def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | 
 
 
 def _is_grave(seen: FaultSeen, after: Mapping[str, int]) -> bool:
-    is_mild = _WARNS.search(seen.fault.text[:_SHOWN])
-    return _is_behind(seen.fault, after) and (
-        seen.fault.id.startswith(_BY_OTHERS) or is_mild is None
-    )
+    """A cascade shows that something failed, whatever its level."""
+    has_level = seen.fault.role != Role.CASCADE and not seen.fault.id.startswith(_BY_OTHERS)
+    is_mild = has_level and _WARNS.search(seen.fault.text[:_SHOWN]) is not None
+    return _is_behind(seen.fault, after) and not is_mild
 
 
 def _is_behind(what: Fault | Error, after: Mapping[str, int]) -> bool:
@@ -309,7 +311,8 @@ class _Seen:
         """Prefer a collective that timed out, or NCCL's network, to a launcher that tidies up."""
         cascades = [
             seen for seen in self._faults
-            if seen.entry is not None and seen.entry.role is Role.CASCADE
+            if seen.entry is not None
+            and (seen.entry.role is Role.CASCADE or seen.fault.id == _TIMED_OUT)
             and cause_of(seen.entry) in (Cause.HANG, Cause.FABRIC, Cause.KILLED, Cause.LOST_POD)
         ]  # fmt: skip
         firm = [
