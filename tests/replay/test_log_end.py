@@ -148,3 +148,26 @@ def test_the_reason_inside_a_line_beats_the_cascade_that_prints_it(tmp_path: Pat
         "thread terminated with exception: CUDA error: uncorrectable ECC error encountered"
     )
     assert read(tmp_path, line).verdict.cause is Cause.HARDWARE
+
+
+def test_no_older_checkpoint_is_recommended_where_none_is_known(tmp_path: Path) -> None:
+    report = read(
+        tmp_path,
+        " loading checkpoint from /ckpt at iteration 100",
+        "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central "
+        "directory",
+    )
+    assert report.verdict.cause is Cause.CHECKPOINT
+    assert "resume from 100" not in (report.decision.proposal or "")
+    assert "no checkpoint from before it is known" in report.advice.step
+
+
+def test_the_evidence_is_the_line_as_it_was_printed(tmp_path: Path) -> None:
+    statement = "    assert args.hidden_size %  args.heads == 0"
+    frame = '  File "/w/arguments.py", line 70, in validate'
+    lines = ("Traceback (most recent call last):", frame, statement, "AssertionError")
+    report = read(tmp_path, *lines)
+    assert report.finding is not None
+    quoted = [(each.line, each.text) for each in report.finding.evidence]
+    assert quoted == [(4, "AssertionError"), (2, frame.strip())]
+    assert "args.hidden_size %  args.heads" in report.verdict.summary

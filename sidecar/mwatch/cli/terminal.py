@@ -3,7 +3,8 @@
 """Text for standard output: without secrets, in any encoding, styled on a terminal.
 
 A log that was recorded without mwatch may hold secrets and control characters; both are taken out.
-A styled line never wraps: what is too long is cut, so that a table stays a table.
+A styled line never wraps. On a terminal what is too long is cut, so that a table stays a table; in
+a pipe nothing is.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 if TYPE_CHECKING:
+    from rich.console import OverflowMethod
     from rich.text import Text
 
 PIPED_WIDTH = 160
@@ -48,14 +50,16 @@ def show(lines: Iterable[Line]) -> None:
     from rich.console import Console
 
     out = io.StringIO()
+    is_terminal = sys.stdout.isatty()
     console = Console(
-        file=out, force_terminal=sys.stdout.isatty(), width=width(), highlight=False, emoji=False,
+        file=out, force_terminal=is_terminal, width=width(), highlight=False, emoji=False,
         markup=False, legacy_windows=False,
     )  # fmt: skip
     for line in lines:
         text = styled(line)
         text.rstrip()
-        console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
+        overflow: OverflowMethod = "ellipsis" if is_terminal else "ignore"
+        console.print(text, no_wrap=True, overflow=overflow, crop=is_terminal)
     write(out.getvalue().rstrip("\n"))
 
 
@@ -72,6 +76,15 @@ def width() -> int:
     from shutil import get_terminal_size
 
     return max(get_terminal_size().columns, _NARROWEST)
+
+
+def cut_middle(text: str, columns: int) -> str:
+    """Cut a line that is too long for a terminal in its middle: both ends of it say something."""
+    left = max(columns, 20) - 3
+    if not sys.stdout.isatty() or len(text) <= left + 3:
+        return text
+    head = left * 2 // 3
+    return f"{text[:head]}...{text[head - left :]}"
 
 
 def plain(text: str) -> str:

@@ -94,7 +94,9 @@ def _hidden_load_seconds(job: Job) -> float:
 
 
 def after_stop(job: Job, finding: Finding, settings: Settings) -> str:
-    choice = resume.choose(job, before=finding.since_iteration)
+    is_load = finding.cause is Cause.CHECKPOINT
+    before = finding.since_iteration
+    choice = resume.before_failed(job) if is_load else resume.choose(job, before=before)
     place = "start again" if choice.iteration is None else f"resume from {choice.iteration}"
     place = "choose by hand what to resume from" if choice.nothing_complete else place
     if finding.cause is Cause.OOM:

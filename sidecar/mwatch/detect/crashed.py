@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from mwatch.detect.shared.causes import REPORTS, cause_of_reason, has_trained, is_after
 from mwatch.detect.shared.culprit import absent_suspect, culprit
-from mwatch.detect.shared.evidence import of_error, of_fault, of_gone
+from mwatch.detect.shared.evidence import of_error, of_fault, of_frame, of_gone
 from mwatch.detect.shared.root_cause import RootCause, root_cause
 from mwatch.detect.shared.stall import stood_still_before
 from mwatch.model.event import ASKED_EXITS
@@ -311,7 +311,7 @@ def _evidence(attempt: Attempt, root: RootCause) -> tuple[Evidence, ...]:
     if root.fault:
         found.append(of_fault(root.fault))
     if root.error:
-        found.append(of_error(root.error))
+        found += [of_error(root.error), *of_frame(root.error)]
     found += [of_error(seen) for seen in attempt.errors if seen.error.kind in REPORTS][:2]
     found += [of_gone(gone) for gone in attempt.gone.values()][:2]
     return tuple(dict.fromkeys(found))[:MAX_EVIDENCE]

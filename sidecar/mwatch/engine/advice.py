@@ -9,6 +9,7 @@ in the middle. What was wrong is in the incidents.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -86,7 +87,29 @@ _BY_CAUSE: dict[Cause, Advice] = {
 _ELSE = Advice("see what Kubernetes says about the job", "kubernetes")
 
 
+_OLDER = re.compile(r"checkpoint before|from before", re.I)
+_KNOWN = re.compile(r"resume from (?:checkpoint )?\d")
+_NO_OLDER = (
+    "no checkpoint from before it is known here: `mwatch checkpoints DIR` lists what is whole; "
+    "without one, start again from the beginning"
+)
+
+
 def advise(
+    cause: Cause,
+    finding: Finding | None,
+    catalogue: Mapping[str, CatalogueEntry],
+    decision: Decision | None = None,
+) -> Advice:
+    """With `decision`, no older checkpoint is recommended where none is known."""
+    advice = _advise(cause, finding, catalogue)
+    if decision is None or decision.action is Action.NONE or not _OLDER.search(advice.step):
+        return advice
+    is_known = decision.resume_from is not None or _KNOWN.search(decision.proposal or "")
+    return advice if is_known else replace(advice, step=_NO_OLDER)
+
+
+def _advise(
     cause: Cause, finding: Finding | None, catalogue: Mapping[str, CatalogueEntry]
 ) -> Advice:
     usual = _BY_CAUSE.get(cause, _ELSE)

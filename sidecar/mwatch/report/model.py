@@ -209,7 +209,7 @@ def _incident_story(
     found = [each.finding for each in incident.symptoms]
     since = [each.since_iteration for each in found if each.since_iteration is not None]
     resumed, lost = _cost(incident, attempts) if incident.is_decisive else (None, None)
-    next_step = advise(incident.cause, finding, catalogue)
+    next_step = advise(incident.cause, finding, catalogue, decision)
     ordered = [finding, *(each for each in found if each is not finding)]
     blamed = next((each.culprit for each in ordered if culprit_text(each.culprit)), None)
     story = IncidentStory(

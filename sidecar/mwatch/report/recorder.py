@@ -291,7 +291,7 @@ class ReportRecorder:
             clock=self.clock,
             verdict=replace(verdict, summary=short(verdict.summary)),
             decision=decision,
-            advice=advise(verdict.cause, decision.finding, job.catalogue),
+            advice=advise(verdict.cause, decision.finding, job.catalogue, decision),
             started_at=min(started, default=None),
             ended_at=until if self._has_begun else None,
             is_over=is_over,

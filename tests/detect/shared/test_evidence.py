@@ -19,9 +19,9 @@ def test_a_line_is_shown_by_its_numbers() -> None:
     assert bare.text == "iteration 7 | 1.000 s per iteration | lm loss: 2"
 
 
-def test_a_long_text_is_cut_and_flattened() -> None:
-    seen = evidence.of_fault(fault("collective-timeout", text="a\n b " + "x" * 999))
-    assert seen.text.startswith("a b x")
+def test_a_long_line_is_cut_and_its_spaces_stay() -> None:
+    seen = evidence.of_fault(fault("collective-timeout", text=" a:   b " + "x" * 999))
+    assert seen.text.startswith("a:   b x")
     assert len(seen.text) == evidence.MAX_TEXT
     assert seen.text.endswith("…")
 
@@ -31,6 +31,17 @@ def test_an_error_is_shown_by_its_class_or_its_code() -> None:
     assert evidence.of_error(error(message="bad")).text == "bad"
     assert evidence.of_error(error("elastic", exit_code=-9)).text == "elastic with exit code -9"
     assert evidence.of_error(error("restart")).text == "restart"
+
+
+def test_an_exception_has_its_own_line_and_the_frame_of_the_user() -> None:
+    raised = error(
+        error="AssertionError", message="assert a == b", line=2, error_line=7, where_line=5,
+        where="/w/model.py:70 in check",
+    )  # fmt: skip
+    seen = evidence.of_error(raised)
+    assert (seen.line, seen.text) == (7, "AssertionError")
+    (frame,) = evidence.of_frame(raised)
+    assert (frame.line, frame.text) == (5, 'File "/w/model.py", line 70, in check')
 
 
 def test_good_byes_and_ends_of_processes() -> None:

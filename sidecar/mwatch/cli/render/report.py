@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mwatch.cli.formats import action_text, clock, culprit_text, duration, place, share
-from mwatch.cli.terminal import Line, table, width, wrapped
+from mwatch.cli.terminal import Line, cut_middle, table, width, wrapped
+from mwatch_trainer.scrub.scrubber import scrub_text
 
 if TYPE_CHECKING:
     from mwatch.diagnose.manifest import ManifestReport
@@ -120,8 +121,9 @@ def _evidence(
 ) -> Iterator[Line]:
     for index, each in enumerate((finding.evidence if finding else ())[:most]):
         label = "evidence" if index == 0 else ""
-        text = f"  {' '.join(each.text.split())}"
-        yield [(label.ljust(_LABEL), "cyan"), (f"{stamp(each)}{place(each)}", "dim"), (text, "")]
+        where = f"{stamp(each)}{place(each)}"
+        text = cut_middle(scrub_text(each.text), width() - _LABEL - len(where) - 2)
+        yield [(label.ljust(_LABEL), "cyan"), (where, "dim"), (f"  {text}", "")]
 
 
 def _stacks(finding: Finding | None, most: int) -> Iterator[Line]:
@@ -266,7 +268,8 @@ def _proof(finding: Finding) -> Iterator[Line]:
     if culprit:
         yield [("           culprit: ", "cyan"), (culprit, "")]
     for each in finding.evidence:
-        yield [(f"           {place(each)}", "dim"), (f"  {' '.join(each.text.split())}", "")]
+        text = cut_middle(scrub_text(each.text), width() - _LABEL - len(place(each)) - 2)
+        yield [(f"           {place(each)}", "dim"), (f"  {text}", "")]
     if finding.stacks:
         from mwatch.model.stacks import tree  # not needed for --help
 

@@ -175,6 +175,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         "dataloader-exited", "gloo-peer-closed", "remote-error", "nccl-remote-error",
         "nccl-peer-closed", "nccl-connect-refused", "nccl-unhandled-cuda", "nccl-cuda-failure",
         "nccl-teardown", "watchdog-exception", "nccl-error-raised", "nccl-communicator-aborted",
+        "store-dump-flag-failed",
         "k8s-crash-loop", "k8s-backoff-limit",
     ),
     Cause.FABRIC: (

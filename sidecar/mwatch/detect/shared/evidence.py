@@ -1,16 +1,21 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Turn observations into the evidence lines of a finding."""
+"""Turn observations into the evidence lines of a finding.
+
+A line of a log is quoted as it was printed, with its number, so that a search finds it.
+"""
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 
 from mwatch.model.event import Straggler
 from mwatch.model.finding import Evidence
 from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, ProcessGone, SignSeen, Step
 
-MAX_TEXT = 240
+MAX_TEXT = 600
+_WHERE = re.compile(r"(.+):(\d+)(?: in (.+))?")
 
 
 def of_step(step: Step) -> Evidence:
@@ -35,11 +40,26 @@ def of_fault(seen: FaultSeen) -> Evidence:
 
 def of_error(seen: ErrorSeen) -> Evidence:
     error = seen.error
-    named = f"{error.error}: {error.message}" if error.error else error.message
+    if error.error:
+        is_statement = error.message.startswith("assert ")  # it is quoted from the line before
+        message = "" if is_statement else error.message
+        text = f"{error.error}: {message}" if message else error.error
+        return _of_line(error.file, error.error_line or error.line, text)
+    named = error.message
     if not named:
         code = "" if error.exit_code is None else f" with exit code {error.exit_code}"
         named = f"{error.kind}{code}"
     return _of_line(error.file, error.line, named)
+
+
+def of_frame(seen: ErrorSeen) -> list[Evidence]:
+    """The last frame in the user's code, as Python prints it."""
+    error = seen.error
+    found = _WHERE.fullmatch(error.where or "")
+    if not found or error.where_line is None:
+        return []
+    text = f'File "{found[1]}", line {found[2]}' + (f", in {found[3]}" if found[3] else "")
+    return [_of_line(error.file, error.where_line, text)]
 
 
 def of_exit(seen: ExitSeen) -> Evidence:
@@ -76,5 +96,5 @@ def _of_line(file: str, line: int, text: str) -> Evidence:
 
 
 def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= MAX_TEXT else flat[: MAX_TEXT - 1] + "…"
+    line = text.strip()
+    return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
