@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from mwatch.config import catalogue
 from mwatch.replay.replay import ReplayRequest, replay
 
 FILE = Path(__file__).parents[1] / "data" / "endings.toml"
@@ -25,12 +24,6 @@ STEP = (
 STEPS = "".join(STEP.format(number, number * 64) for number in range(10, 60, 10))
 NOW = 1_800_000_000.0
 A_DAY = 86_400.0
-KNOWN = catalogue.with_grammar(())
-
-
-@pytest.fixture(autouse=True)
-def _read_the_catalogue_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "with_grammar", lambda *_: KNOWN)
 
 
 @pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending["name"])
