@@ -15,6 +15,7 @@ from mwatch.model.finding import Evidence
 from mwatch.report.html.page import render
 from mwatch.report.model import DetectorReport
 from mwatch.report.run_report import RunReport
+from support.waiting import until
 
 BOX = """(name) => {
   const one = document.querySelector(name);
@@ -136,10 +137,30 @@ def test_a_hostile_log_line_is_shown_and_does_nothing(
     tab.look(390, 844)
     tab.open(file)
     assert tab.value("typeof window.hacked") == "undefined"
-    assert HOSTILE in box(tab, "#evidence-1 .voice")["text"]
+    assert HOSTILE in box(tab, "#evidence-1 summary")["text"]
+    assert HOSTILE in box(tab, "#evidence-1 pre")["text"]
     assert is_visible(tab, "#incident-1", 390)
     assert tab.value("document.documentElement.scrollWidth") <= 390
     assert tab.complaints == []
+
+
+def test_an_incident_is_copied_as_markdown_and_nothing_is_sent(tab: Page, report: Path) -> None:
+    tab.look(1280, 900)
+    tab.open(report)
+    tab.value("navigator.clipboard.writeText = async (text) => { window.copied = text; }; 0")
+    tab.value("document.querySelector('#evidence-1 button').click()")
+    text = tab.value("window.copied")
+    assert text.startswith("**Hang since iteration 261** in gpt-1b3, attempt 1 (incident 1)\n")
+    assert "- runbook: https://" in text and "Watchdog caught collective operation" in text
+    assert box(tab, "#evidence-1 button")["text"] == "Copied"
+    assert set(tab.requests) <= {report.as_uri(), "data:,"} and tab.complaints == []
+
+
+def test_a_link_to_an_incident_opens_its_evidence(tab: Page, report: Path) -> None:
+    tab.look(1280, 900)
+    tab.open(report)
+    tab.value("document.querySelector('#evidence-3').open = false; location.hash = 'incident-3'; 0")
+    until(lambda: tab.value("document.querySelector('#evidence-3').open"))
 
 
 def test_what_slips_in_as_a_script_is_stopped_by_the_policy(

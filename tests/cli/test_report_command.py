@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,18 @@ def test_json_shows_where_the_page_is_and_what_it_says(kept: Path, tmp_path: Pat
     assert said["report"] == str(kept / "report.html")
     assert said["url"] == (kept / "report.html").as_uri()
     assert (said["verdict"]["cause"], said["incidents"]) == ("finished", 0)
+
+
+def test_a_bundle_becomes_a_page_with_the_end_of_its_log(tmp_path: Path) -> None:
+    (tmp_path / "trainer.log").write_text(killed())
+    with tarfile.open(tmp_path / "bundle.tgz", "w:gz") as archive:
+        archive.add(tmp_path / "trainer.log", "pods/pod-0/trainer.log")
+        archive.add(tmp_path / "trainer.log", "previous/job.json")  # not a log
+    (tmp_path / "trainer.log").unlink()
+    done = run(tmp_path, "bundle.tgz")
+    assert (done.returncode, done.stderr) == (0, "")
+    page = (tmp_path / "report.html").read_text()
+    assert "Signal 9 (SIGKILL) received by PID" in page.partition('id="log"')[2]
 
 
 def test_a_log_may_be_piped_in(tmp_path: Path) -> None:

@@ -107,8 +107,9 @@ def report(
 ) -> None:
     """Write an HTML page about a run.
 
-    The page shows curves with incidents, attempts, goodput and evidence. It is one file without
-    external links, so it can be mailed. The command does not change the run. Without --out, a page
+    The page shows curves with incidents, attempts, goodput, evidence and the end of the log. It is
+    one file that loads nothing, so it can be mailed. Of logs, a .tgz of 'mwatch diagnose --bundle'
+    is read too. The command does not change the run. Without --out, a page
     that mwatch wrote about the same run is replaced; no other file is, unless you give --force.
 
     Exit codes: 0 the page was written, 2 bad input. With --exit-code: 0 healthy or finished,
@@ -118,6 +119,7 @@ def report(
     """
     from mwatch.report.files import check_target
     from mwatch.report.html.page import FIX, SUFFIXES, render, run_mark, write_page, written_mark
+    from mwatch.report.log_ends import of_replay, of_run
 
     story = story_of(names or [])
     target = out or (story.parent / _PAGE if story else Path(_PAGE))
@@ -129,6 +131,7 @@ def report(
     made = make_report(names, checkpoints, until, policy, catalogue, has_curves=True)
     if not force and earlier != run_mark(made):
         _check_free(target)
+    made = of_run(made, story.parent) if story else of_replay(made)
     size = write_page(render(made, title or ""), target)
     _print_summary(made, target, size, as_json=as_json)
     raise typer.Exit(made.exit_code if exit_code else 0)

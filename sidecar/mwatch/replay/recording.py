@@ -221,6 +221,12 @@ class Recording:
         return any(moments.is_relative for moments in self._moments)
 
     @property
+    def tails(self) -> dict[str, bytes]:
+        """The last `TAIL` bytes of each file, by its name in evidence."""
+        files = (file for each in self.streams for file in each.files)
+        return {file.shown: self._tails[file.path] for file in files if file.path in self._tails}
+
+    @property
     def is_about_training(self) -> bool:
         """Whether the end of a file has words of a trainer, in a format that is not known."""
         return any(_TRAINER.search(tail) for tail in self._tails.values())

@@ -28,10 +28,11 @@ from mwatch.model.finding import (
 from mwatch.model.job import Attempt, Job
 from mwatch.model.settings import Settings
 from mwatch.replay.flight_evidence import FlightEvidence
-from mwatch.replay.freshness import Age
+from mwatch.replay.freshness import TAIL, Age
 from mwatch.replay.player import Player
 from mwatch.replay.recording import FRESH_SECONDS, Progress, Recording, open_recording
 from mwatch.report.conclusion import RunConclusion
+from mwatch.report.log_ends import ends
 from mwatch.report.model import ReportClock, short
 from mwatch.report.recorder import ReportRecorder
 from mwatch.report.run_report import RunReport, iso
@@ -60,6 +61,7 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
         files=_files(recording),
         lines=recording.lines,
         notes=tuple(short(note) for note in recording.notes),
+        log_ends=ends(recording.tails, TAIL) if recorder.has_curves else (),
     )
 
 

@@ -176,6 +176,18 @@ class TimelineEntry:
     line: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Neighbouring lines of a log: its last ones, or those up to an incident."""
+
+    file: str
+    lines: tuple[str, ...]
+    first: int | None = None
+    """Number of the first line; None: they are the last ones."""
+    incident: int | None = None
+    """Its place in the report, from 1."""
+
+
 def short(text: str, most: int = MAX_WORDS) -> str:
     """Scrub secrets and bound the length."""
     text = Scrubber().text(text[: _LOOKED_AT * most])

@@ -23,6 +23,7 @@ from mwatch.report.model import (
     AttemptReport,
     CheckpointStory,
     IncidentStory,
+    LogEnd,
     PhaseSpan,
     ReportClock,
     SourceStory,
@@ -79,6 +80,8 @@ class RunReport:
     """Files that were read."""
     lines: int | None = None
     """Lines of the files; None: not counted."""
+    log_ends: tuple[LogEnd, ...] = ()
+    """Lines of the logs, for a page."""
 
     @property
     def exit_code(self) -> int:

@@ -17,6 +17,7 @@ import pytest
 from browser.eventful import eventful_log
 from mwatch.engine.engine import Engine
 from mwatch.model.finding import Cause, Evidence, Verdict
+from mwatch.report.html.incidents import RUNBOOKS, as_markdown
 from mwatch.report.html.page import MAX_BYTES, render
 from mwatch.report.model import DetectorReport, EvidenceFile, IncidentStory, ReportClock
 from mwatch.report.recorder import ReportRecorder
@@ -96,9 +97,28 @@ def test_an_incident_is_reported_with_its_reasons_and_its_lines(eventful: RunRep
     assert "runbooks/numerics.md" in text
 
 
+def test_a_sentence_is_printed_once(eventful: RunReport) -> None:
+    bad = eventful.incidents[-1]
+    report = replace(eventful, verdict=replace(eventful.verdict, summary=bad.summary))
+    for sentence in [each.summary for each in report.incidents]:
+        page = re.sub(r' (?:title|data-markdown)="[^"]*"', "", render(report))
+        assert " ".join(Reader(page).text).count(sentence.rstrip(".")) == 1, sentence
+
+
+def test_the_markdown_of_an_incident_ends_with_its_evidence(eventful: RunReport) -> None:
+    text = as_markdown(eventful, 2, eventful.incidents[1])
+    assert text.startswith("**NaN since iteration 431** in trainer, attempt 2 (incident 2)")
+    assert text.endswith("```") and text.count("```") == 2
+    assert "- mwatch: would restart" in text and f"{RUNBOOKS}/numerics.md" in text
+
+
 def test_nothing_is_loaded_from_elsewhere(eventful: RunReport) -> None:
     page = Reader(render(eventful))
-    links = [found.get("href") or found.get("src") for _, found in page.found]
+    links = [
+        found.get("href") or found.get("src")
+        for tag, found in page.found
+        if tag != "a" or not str(found.get("href")).startswith(RUNBOOKS)
+    ]
     assert all(link.startswith(("#", "data:,")) for link in links if link)
     assert "http://" not in render(eventful).replace("http-equiv", "")
     assert "@import" not in render(eventful) and "url(" not in render(eventful)

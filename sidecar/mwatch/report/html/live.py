@@ -19,6 +19,7 @@ from mwatch.model.snapshot.pod import Gpu
 from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
 from mwatch.report.html import page, sections
 from mwatch.report.html.charts import frame
+from mwatch.report.html.incidents import incidents
 from mwatch.report.html.text import (
     DASH,
     Detail,
@@ -108,7 +109,7 @@ def _texts(report: RunReport, live: LiveView, detail: Detail) -> dict[str, str]:
         "now": _now(report, live.snapshot),
         "next": _next(report, live.snapshot),
         "ranks": _ranks(live.snapshot),
-        "incidents": sections.incidents(report, detail),
+        "incidents": incidents(report, detail),
         "checkpoints": _checkpoints(report, live),
         "figures": sections.figures(report),
         "attempts": sections.attempts(report, detail),

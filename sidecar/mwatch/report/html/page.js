@@ -3,6 +3,23 @@
 /* The numbers under the pointer, and zooming. Without this script the page still shows everything.
    Text from the JSON block is put on the page as text, never as HTML. */
 "use strict";
+(() => { /* An incident for a chat: the text is in the page; nothing is sent anywhere. */
+const byHand = (text) => {
+  const area = document.createElement("textarea");
+  area.value = text; document.body.append(area); area.select();
+  const isDone = document.execCommand("copy");
+  area.remove(); return isDone;
+};
+document.documentElement.classList.add("js");
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-markdown]");
+  if (!button) return;
+  const text = button.dataset.markdown;
+  let isDone = false;
+  try { await navigator.clipboard.writeText(text); isDone = true; } catch { isDone = byHand(text); }
+  button.textContent = isDone ? "Copied" : "Cannot copy here";
+});
+})();
 (() => { /* On paper everything is open; afterwards each part is as it was. */
 let closed = [];
 addEventListener("beforeprint", () => {
@@ -136,7 +153,8 @@ for (const choice of document.querySelectorAll(".views input"))
   choice.addEventListener("change", () => { hide(); apply(); });
 document.addEventListener("updated", () => { data = read(); apply(); });
 const unfold = () => {
-  const target = location.hash && document.getElementById(location.hash.slice(1));
+  const name = location.hash.slice(1).replace("incident-", "evidence-");
+  const target = name && document.getElementById(name);
   if (target && target.tagName === "DETAILS") target.open = true;
 };
 addEventListener("hashchange", unfold); unfold();

@@ -23,8 +23,8 @@ from mwatch import __version__
 from mwatch.report.files import check_target, write_target
 from mwatch.report.html import sections
 from mwatch.report.html.charts import CHARTS, Frame, charts, frame, tables
+from mwatch.report.html.incidents import incidents, log_section
 from mwatch.report.html.scale import WIDTH, Across, Tick, labels_by_step, labels_by_time
-from mwatch.report.html.sections import incidents
 from mwatch.report.html.text import Detail, cause_name, count, duration, esc, when
 from mwatch.report.model import IncidentStory, PhaseSpan
 from mwatch.report.run_report import RunReport
@@ -285,6 +285,7 @@ def _page(drawn: Frame, title: str, detail: Detail) -> str:
         panel(drawn),
         incidents(report, detail),
         sections.attempts(report, detail),
+        log_section(report, detail),
         sections.goodput(report),
         sections.seen(report, detail),
         sections.happened(report, detail),

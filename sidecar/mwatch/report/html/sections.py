@@ -1,16 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The sections of the page around the charts: headline, key figures, incidents, attempts, goodput,
-sources, timeline.
+"""The sections of the page around the charts: headline, key figures, attempts, goodput, sources,
+timeline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from urllib.parse import quote
 
-from mwatch.model.finding import Evidence
-from mwatch.model.stacks import StackGroup, tree
 from mwatch.report.html.text import (
     DASH,
     Detail,
@@ -26,9 +23,6 @@ from mwatch.report.html.text import (
 )
 from mwatch.report.model import (
     AttemptReport,
-    DetectorReport,
-    EvidenceFile,
-    IncidentStory,
     SpentStory,
 )
 from mwatch.report.run_report import RunReport
@@ -161,9 +155,17 @@ def _attempt(report: RunReport, each: AttemptReport, reach: tuple[int, int], det
         count(each.resumed_from),
         count(each.recomputed) if each.recomputed else DASH,
         f'<span class="{cause_tone(each.cause)}">{esc(cause_name(each.cause))}</span> '
-        f'<span class="dim">{detail.cut(each.summary)}</span>',
+        f'<span class="dim">{_ended_by(report, each, detail)}</span>',
     )
     return f"<tr>{labelled(_ATTEMPTS, cells)}</tr>"
+
+
+def _ended_by(report: RunReport, each: AttemptReport, detail: Detail) -> str:
+    """The incident that says why, else the sentence itself, unless it is the headline."""
+    for number, incident in enumerate(report.incidents, 1):
+        if incident.attempt == each.number and incident.cause == each.cause:
+            return f'<a href="#incident-{number}">incident {number}</a>'
+    return "" if each.summary == report.verdict.summary else detail.cut(each.summary)
 
 
 def _iterations(each: AttemptReport, least: int, most: int) -> str:
@@ -230,7 +232,8 @@ def seen(report: RunReport, detail: Detail) -> str:
             since = when(each.since, report.clock, with_date=False)
             why = f", {each.reason}" * bool(each.reason)
             sources.append(f'<li class="warn">{esc(name)}: lost at {detail.cut(since + why)}</li>')
-    notes = "".join(f"<li>{detail.cut(note)}</li>" for note in report.notes[:64])
+    fresh = [note for note in report.notes if note != report.verdict.summary]
+    notes = "".join(f"<li>{detail.cut(note)}</li>" for note in fresh[:64])
     files = "".join(f"<li><code>{detail.cut(file)}</code></li>" for file in report.files[:64])
     return (
         '<section id="seen"><h2>What mwatch could see</h2>'
@@ -262,176 +265,8 @@ def happened(report: RunReport, detail: Detail) -> str:
     )
 
 
-_OPEN = 6
-"""Up to so many incidents are shown with their evidence unfolded."""
-_HEAD = (
-    "#", "What", "Since", "Detected after", "Culprit", "Action", "Resumed from", "Lost",
-    "Recovered after",
-)  # fmt: skip
-
-
-def incidents(report: RunReport, detail: Detail) -> str:
-    numbered = list(enumerate(report.incidents, 1))
-    if not numbered:
-        return '<section id="incidents"><h2>Incidents</h2><p class="calm">None.</p></section>'
-    head = "".join(f'<th scope="col">{each}</th>' for each in _HEAD)
-    rows = "".join(_row(report, number, each, detail) for number, each in numbered)
-    cards = "".join(_card(report, number, each, detail) for number, each in numbered)
-    return (
-        '<section id="incidents"><h2>Incidents</h2>'
-        f'<table class="cards"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
-        f'<div class="evidence">{cards}</div></section>'
-    )
-
-
-def _row(report: RunReport, number: int, each: IncidentStory, detail: Detail) -> str:
-    cells = (
-        f'<a class="badge {_tone(each)}" href="#evidence-{number}">{number}</a>',
-        f"<b>{esc(cause_name(each.cause))}</b>"
-        + (f' <span class="dim">&times; {each.times}</span>' if each.times > 1 else ""),
-        _since(report, each),
-        DASH if each.since_at is None else wait(each.detected_at - each.since_at),
-        detail.cut(each.culprit or DASH),
-        esc(_action(report, each)),
-        _resumed(report, each),
-        DASH if each.lost_steps is None else many(each.lost_steps, "step"),
-        _recovered(report, each),
-    )
-    return f'<tr id="incident-{number}" class="incident">{labelled(_HEAD, cells)}</tr>'
-
-
 def labelled(names: Sequence[str], cells: Sequence[str]) -> str:
     return "".join(
         f'<td data-label="{name}"><div>{cell}</div></td>'
         for name, cell in zip(names, cells, strict=True)
     )
-
-
-def _tone(each: IncidentStory) -> str:
-    return "warn" if each.severity == "warning" else "bad"
-
-
-def _since(report: RunReport, each: IncidentStory) -> str:
-    place = "" if each.since_iteration is None else f"iteration {each.since_iteration:,}"
-    at = each.since_at if each.since_at is not None else each.detected_at
-    moment = f'<span class="dim">{esc(when(at, report.clock, with_date=False))}</span>'
-    return f"{place} {moment}" if place else moment
-
-
-def _action(report: RunReport, each: IncidentStory) -> str:
-    if each.action == "none":
-        return "watched"
-    if report.mode != "act":
-        return f"would {'stop the job' if each.action == 'stop' else each.action}"
-    if each.acted_at is None:
-        return f"{each.action} decided on"
-    return {"restart": "restarted", "stop": "stopped"}.get(each.action, each.action)
-
-
-def _resumed(report: RunReport, each: IncidentStory) -> str:
-    chosen = each.resume_from
-    if each.resumed_from is not None:
-        text = count(each.resumed_from) if each.resumed_from > 0 else "the beginning"
-        if chosen is not None and chosen != each.resumed_from and each.action == "restart":
-            return f'{text} <span class="dim">(mwatch chose {chosen:,})</span>'
-        return text
-    if each.action != "restart":
-        return DASH
-    return "the beginning" if chosen is None else count(chosen)
-
-
-def _recovered(report: RunReport, each: IncidentStory) -> str:
-    if each.recovered_at is not None:
-        return duration(each.recovered_at - (each.since_at or each.detected_at))
-    if each.action == "none" and each.closed_at is not None:
-        own = next((one for one in report.attempts if one.number == each.attempt), None)
-        has_ended = own and own.ended_at is not None and each.closed_at >= own.ended_at
-        return "ended with the attempt" if has_ended else "went away by itself"
-    is_last = bool(report.attempts) and each.attempt == report.attempts[-1].number
-    return "not yet" if each.action == "restart" and not is_last else DASH
-
-
-def _card(report: RunReport, number: int, each: IncidentStory, detail: Detail) -> str:
-    unfolded = " open" if len(report.incidents) <= _OPEN else ""
-    facts = "".join(
-        f"<dt>{name}</dt><dd>{text}</dd>" for name, text in _facts(report, each, detail)
-    )
-    detectors = "".join(_detector(one, detail) for one in each.voices[: detail.entries])
-    return (
-        f'<details id="evidence-{number}" class="card {_tone(each)}"{unfolded}>'
-        f'<summary><span class="badge {_tone(each)}">{number}</span> '
-        f"<b>{esc(cause_name(each.cause))}</b> {detail.cut(each.summary)}</summary>"
-        f"<dl>{facts}</dl>{detectors}</details>"
-    )
-
-
-def _facts(report: RunReport, each: IncidentStory, detail: Detail) -> Iterator[tuple[str, str]]:
-    clock = report.clock
-    moments = [
-        ("began", each.since_at),
-        ("detected", each.detected_at),
-        ("decided", each.decided_at),
-        ("acted" if report.mode == "act" else "would have acted", each.acted_at),
-        ("recovered", each.recovered_at),
-    ]
-    shown = (f"{name} {when(at, clock, with_date=False)}" for name, at in moments if at is not None)
-    yield "Times", esc(" → ".join(shown))
-    texts = (
-        ("Culprit", each.culprit),
-        ("Why", each.reason),
-        ("Why this checkpoint", each.resume_reason),
-        ("Proposal", each.proposal),
-    )
-    yield from ((name, detail.cut(text)) for name, text in texts if text)
-    if each.witnesses:
-        yield (
-            "Witnesses",
-            "<br>".join(
-                f"{'✓' if one.agrees else '✗ against:'} <b>{detail.cut(one.name)}</b> "
-                f"{detail.cut(one.text)}"
-                for one in each.witnesses[: detail.entries]
-            ),
-        )
-    if each.stacks:
-        yield "Stacks", _stacks(each.stacks, detail)
-    if each.files:
-        yield "Files", _files(each.files[: detail.entries], detail)
-    page = f" (runbooks/{each.runbook}.md)" if each.runbook else ""
-    if each.advice:
-        yield "Next", detail.cut(each.advice + page)
-
-
-def _stacks(groups: Sequence[StackGroup], detail: Detail) -> str:
-    """Where each group stands, and all calls as one tree."""
-    places = "<br>".join(detail.cut(each.text) for each in groups[: detail.entries])
-    calls = "\n".join(detail.cut(line) for line in tree(groups[: detail.entries]))
-    return f"{places}<details><summary>Calls</summary><pre tabindex='0'>{calls}</pre></details>"
-
-
-def _files(files: Sequence[EvidenceFile], detail: Detail) -> str:
-    """Link the files relative to the folder of the run; name each folder once."""
-    folders: dict[str, list[str]] = {}
-    for each in files:
-        folder, _, name = each.path[:1000].rpartition("/")
-        link = esc(quote(each.path[:1000], errors="replace"))
-        about = f" ({detail.cut(each.about)})" if each.about else ""
-        shown = detail.cut(name)
-        shown = f'<a href="{link}">{shown}</a>' if detail.has_links else shown
-        folders.setdefault(folder, []).append(f"{shown}{about}")
-    return "<br>".join(
-        (f'<span class="dim">{detail.cut(folder)}/</span> ' if folder else "") + ", ".join(names)
-        for folder, names in folders.items()
-    )
-
-
-def _detector(report: DetectorReport, detail: Detail) -> str:
-    lines = "".join(_excerpt(each, detail) for each in report.evidence[: detail.excerpts])
-    return (
-        f'<p class="voice"><code>{detail.cut(report.detector)}</code> '
-        f"{detail.cut(report.summary)}</p>" + (f'<pre tabindex="0">{lines}</pre>' if lines else "")
-    )
-
-
-def _excerpt(each: Evidence, detail: Detail) -> str:
-    place = f"{each.file}:{each.line}" if each.file and each.line is not None else each.file or ""
-    return f"<span><i>{detail.cut(place)}</i> {detail.cut(' '.join(each.text.split()))}</span>"

@@ -1,0 +1,132 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lines of the log for a page that is read away from it: the end of each log, and what was printed
+up to each incident, where a traceback stands. Scrubbed and bounded; a log that cannot be read again
+is left out with a note.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from mwatch.errors import InputError
+from mwatch.report.model import IncidentStory, LogEnd
+from mwatch.report.run_report import RunReport
+from mwatch.runtime.files import read_chunks
+from mwatch_trainer import contract
+from mwatch_trainer.scrub.scrubber import Scrubber
+
+MAX_LINES = 50
+MAX_LOGS = 8
+MAX_INCIDENTS = 16
+_CHARACTERS = 400
+_AFTER = 8
+"""Lines after the last line of evidence: the rest of a traceback."""
+_TAIL = 1 << 16
+_CHUNK = 1 << 20
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+Find = Callable[[str], Path | None]
+
+
+def ends(tails: dict[str, bytes], size: int) -> tuple[LogEnd, ...]:
+    """The last lines of each log. `tails`: by name, the last `size` bytes, or all if it is less."""
+    found = []
+    for name, data in islice(reversed(tails.items()), MAX_LOGS):
+        whole = data.rstrip(b"\r\n").split(b"\n")
+        is_cut = len(data) >= size and len(whole) > 1
+        found.append(LogEnd(name, _clean(whole[is_cut:][-MAX_LINES:])))
+    return tuple(reversed(found))
+
+
+def of_replay(report: RunReport) -> RunReport:
+    """Add the lines before each incident, from the files that were read."""
+    return _with_incidents(report, {name: Path(name) for name in report.files}.get)
+
+
+def of_run(report: RunReport, folder: Path) -> RunReport:
+    """Add the lines of a run that mwatch watched, from its folder and nowhere else."""
+    volume = folder / "volume"
+
+    def find(name: str) -> Path | None:
+        for path in (folder / name, volume / name):
+            if path.resolve().is_relative_to(folder.resolve()) and path.is_file():
+                return path
+        return None
+
+    log = find(contract.LOG)
+    if log is not None and not report.log_ends:
+        report = replace(report, log_ends=ends({contract.LOG: _tail(log)}, _TAIL))
+    return _with_incidents(report, find)
+
+
+def _tail(log: Path) -> bytes:
+    try:
+        with log.open("rb") as stream:
+            stream.seek(max(0, log.stat().st_size - _TAIL))
+            return stream.read(_TAIL)
+    except OSError:
+        return b""
+
+
+def _with_incidents(report: RunReport, find: Find) -> RunReport:
+    wanted: dict[str, dict[int, int]] = {}
+    for number, each in list(enumerate(report.incidents, 1))[-MAX_INCIDENTS:]:
+        place = _last_evidence(each)
+        if place is not None:
+            wanted.setdefault(place[0], {})[number] = place[1] + _AFTER
+    found: list[LogEnd] = []
+    for name, lasts in wanted.items():
+        path = find(name)
+        found += [] if path is None else _windows(name, path, lasts)
+    return replace(report, log_ends=(*report.log_ends, *found))
+
+
+def _last_evidence(incident: IncidentStory) -> tuple[str, int] | None:
+    """The log and the last line that prove it; None: nothing in a log does."""
+    lead = incident.voices[0].evidence if incident.voices else ()
+    placed = [(each.file, each.line) for each in lead if each.file and each.line]
+    if not placed:
+        return None
+    file = placed[0][0]
+    return str(file), max(int(line or 0) for name, line in placed if name == file)
+
+
+def _windows(name: str, path: Path, lasts: Mapping[int, int]) -> Iterator[LogEnd]:
+    """`lasts`: the last line to show, by incident. What the end of the log shows is left out."""
+    kept: dict[int, list[bytes]] = {number: [] for number in lasts}
+    total = 0
+    for chunk, first in _numbered(path):
+        total = first + len(chunk) - 1
+        for number, last in lasts.items():
+            low, high = max(last - MAX_LINES + 1, first), min(last, total)
+            kept[number] += chunk[low - first : high - first + 1] if low <= high else []
+    for number, last in lasts.items():
+        begin = max(1, last - MAX_LINES + 1)
+        if kept[number] and begin <= total - MAX_LINES:
+            yield LogEnd(name, _clean(kept[number]), begin, number)
+
+
+def _numbered(path: Path) -> Iterator[tuple[list[bytes], int]]:
+    """Whole lines in pieces, with the number of the first; of a compressed log too."""
+    first, rest = 1, b""
+    try:
+        for data, *_ in read_chunks(str(path), "report"):
+            lines = (rest + data).split(b"\n")
+            rest = lines.pop()[-_CHUNK:]
+            yield lines, first
+            first += len(lines)
+    except InputError:
+        return
+    if rest:
+        yield [rest], first
+
+
+def _clean(lines: list[bytes]) -> tuple[str, ...]:
+    bounded = b"\n".join(line[: 4 * _CHARACTERS] for line in lines)
+    text = Scrubber().scrub(bounded).decode("utf-8", "replace")
+    shown = (_COLOUR.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in text.split("\n"))
+    return tuple(line[:_CHARACTERS] + "…" * (len(line) > _CHARACTERS) for line in shown)
