@@ -23,7 +23,7 @@ from mwatch.watch.page import LivePage
 from support.builders.snapshot import GPU, busy_snapshot
 from support.free_ports import free_port
 from support.runs.http_runs import served
-from support.runs.live_runs import QUICK, command, environment, started
+from support.runs.live_runs import command, environment, started
 from support.waiting import until
 
 HERE = Path(__file__).parents[1] / "support" / "runs"
@@ -57,7 +57,7 @@ def test_the_page_follows_a_real_run_through_a_stopped_rank_and_its_restart(
     once = tmp_path / "once"
     flags = ["--meeting", str(tmp_path / "meeting"), "--state", str(once), "--at", "80"]
     trainer = [*TORCHRUN, str(HERE / "torch_trainer.py"), *flags, "--train-iters", "4000"]
-    line = command(tmp_path, "--act", then=trainer, policy=QUICK)
+    line = command(tmp_path, "--act", then=trainer)
     port = free_port()
     line[line.index("--port") + 1] = str(port)
     kept = {name: text for name, text in environment().items() if name not in WITH_RANK}
@@ -76,6 +76,7 @@ def test_the_page_follows_a_real_run_through_a_stopped_rank_and_its_restart(
         assert time.monotonic() - stopped < NAMED_SECONDS
         assert "bad" in tab.value("document.querySelector('#rank-1').className")
         assert "rank 1" in shown(tab, "#incident-1")
+        until(lambda: "Stacks" in shown(tab, "#evidence-1"))
         until(lambda: "attempt 2" in shown(tab, "#now"), seconds=120)
         until(lambda: iteration(tab), seconds=120)
         assert shown(tab, "#attempts tbody tr:nth-child(2)")

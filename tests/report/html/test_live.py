@@ -111,7 +111,7 @@ def test_two_thousand_ranks_are_squares_and_the_odd_ones_have_a_row(report: RunR
     )
     html = parts(report, asked)["ranks"]
     assert html.count("<li class=") == 2048 + 3, "with the legend"
-    rows = text(html.partition('class="odd"')[2])
+    rows = text(html.partition('class="odd">')[2].partition("</ol>")[0])
     assert rows.index("rank 7, culprit: hang") < rows.index("rank 9, behind by 5")
     assert len(html) < 400_000
 

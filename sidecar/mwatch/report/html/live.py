@@ -315,7 +315,7 @@ def _ranks(snapshot: Snapshot | None) -> str:
     elif len(cells) <= LARGE:
         body = f'<ol class="ranks">{"".join(map(_card, cells))}</ol>'
     else:
-        body = f'<ol class="ranks many">{"".join(map(_square, cells))}</ol>{_standing_out(cells)}'
+        body = f'{_standing_out(cells)}<ol class="ranks many">{"".join(map(_square, cells))}</ol>'
     legend = (
         '<ul class="legend"><li class="good">in step</li><li class="warn">late or behind</li>'
         '<li class="bad">silent, or the culprit</li></ul>'
