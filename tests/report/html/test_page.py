@@ -19,7 +19,8 @@ from mwatch.engine.engine import Engine
 from mwatch.model.finding import Cause, Evidence, Verdict
 from mwatch.report.html.incidents import RUNBOOKS, as_markdown
 from mwatch.report.html.page import MAX_BYTES, render
-from mwatch.report.model import DetectorReport, EvidenceFile, IncidentStory, ReportClock
+from mwatch.report.log_ends import MAX_LINES
+from mwatch.report.model import DetectorReport, EvidenceFile, IncidentStory, LogEnd, ReportClock
 from mwatch.report.recorder import ReportRecorder
 from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket, ValueRange
@@ -103,6 +104,14 @@ def test_a_sentence_is_printed_once(eventful: RunReport) -> None:
     for sentence in [each.summary for each in report.incidents]:
         page = re.sub(r' (?:title|data-markdown)="[^"]*"', "", render(report))
         assert " ".join(Reader(page).text).count(sentence.rstrip(".")) == 1, sentence
+
+
+def test_what_the_page_leaves_out_of_the_logs_is_named() -> None:
+    short, long = LogEnd("a.log", ("one",)), LogEnd("b.log", ("x",) * MAX_LINES)
+    assert "not in this page" not in render(quiet(bucket(1), log_ends=(short,), files=("a.log",)))
+    files = tuple(f"{name}.log" for name in "abcd")
+    page = render(quiet(bucket(1), log_ends=(short, long), files=files))
+    assert "Earlier lines are not in this page. The ends of 2 other logs are left out." in page
 
 
 def test_the_markdown_of_an_incident_ends_with_its_evidence(eventful: RunReport) -> None:

@@ -24,6 +24,7 @@ from mwatch.report.html.text import (
     wait,
     when,
 )
+from mwatch.report.log_ends import MAX_LINES
 from mwatch.report.model import DetectorReport, EvidenceFile, IncidentStory, LogEnd
 from mwatch.report.run_report import RunReport
 
@@ -171,11 +172,13 @@ def log_section(report: RunReport, detail: Detail) -> str:
     if not shown:
         return ""
     missing = len(report.files) - len(ends)
-    more = f" The ends of {many(missing, 'other log')} are left out." if missing > 0 else ""
-    return (
-        '<section id="log"><h2>The end of the log</h2>'
-        f'<p class="dim">The rest of the log is not in this page.{more}</p>{shown}</section>'
-    )
+    left_out = []
+    if any(len(each.lines) >= MAX_LINES for each in ends):
+        left_out.append("Earlier lines are not in this page.")
+    if missing > 0:
+        left_out.append(f"The ends of {many(missing, 'other log')} are left out.")
+    note = f'<p class="dim">{" ".join(left_out)}</p>' if left_out else ""
+    return f'<section id="log"><h2>The end of the log</h2>{note}{shown}</section>'
 
 
 def _lines(end: LogEnd, detail: Detail, *, is_open: bool = False) -> str:
