@@ -18,12 +18,14 @@ from browser.test_report_page import HOSTILE, SIZES, box, is_visible
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
+from mwatch.report import story_json
 from mwatch.report.run_report import RunReport
+from mwatch.run.ui import pages_of
 from mwatch.watch.page import LivePage
 from support.builders.snapshot import GPU, busy_snapshot
 from support.free_ports import free_port
 from support.runs.http_runs import served
-from support.runs.live_runs import command, environment, started
+from support.runs.live_runs import command, environment, started, trainer
 from support.waiting import until
 
 HERE = Path(__file__).parents[1] / "support" / "runs"
@@ -56,8 +58,8 @@ def test_the_page_follows_a_real_run_through_a_stopped_rank_and_its_restart(
 ) -> None:
     once = tmp_path / "once"
     flags = ["--meeting", str(tmp_path / "meeting"), "--state", str(once), "--at", "80"]
-    trainer = [*TORCHRUN, str(HERE / "torch_trainer.py"), *flags, "--train-iters", "4000"]
-    line = command(tmp_path, "--act", then=trainer)
+    ranks = [*TORCHRUN, str(HERE / "torch_trainer.py"), *flags, "--train-iters", "4000"]
+    line = command(tmp_path, "--act", then=ranks)
     port = free_port()
     line[line.index("--port") + 1] = str(port)
     kept = {name: text for name, text in environment().items() if name not in WITH_RANK}
@@ -82,6 +84,25 @@ def test_the_page_follows_a_real_run_through_a_stopped_rank_and_its_restart(
         assert shown(tab, "#attempts tbody tr:nth-child(2)")
         assert tab.value("window.opened") == "once", "it was never loaded again"
     assert all(each.startswith((here, "data:")) for each in tab.requests), tab.requests
+    assert tab.complaints == []
+
+
+@pytest.mark.timeout(120)
+def test_the_end_of_a_run_is_shown_and_nothing_is_asked_afterwards(
+    tab: Page, tmp_path: Path
+) -> None:
+    line = command(tmp_path, then=trainer("--train-iters", "60", "--step-seconds", "0.1"))
+    port = free_port()
+    line[line.index("--port") + 1] = str(port)
+    with started(line, tmp_path) as running:
+        here = f"http://127.0.0.1:{port}/"
+        until(lambda: here in running.said.read_text("utf-8"))
+        tab.look(1440, 900)
+        tab.open(here)
+        until(lambda: shown(tab, "#live") == "The run has ended.")
+        assert running.ends().code == 0
+    assert shown(tab, "header .pill") == "Finished"
+    assert "iteration 60" in shown(tab, "header .state")
     assert tab.complaints == []
 
 
@@ -194,3 +215,23 @@ def test_a_server_that_is_gone_is_named_and_the_last_state_stays(
         assert not shown(tab, "#live")
     until(lambda: "mwatch has not answered since" in shown(tab, "#live"))
     assert is_visible(tab, "#ranks", 1440)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_list_of_runs_leads_to_their_pages(
+    tab: Page, eventful: RunReport, tmp_path: Path, width: int
+) -> None:
+    for name in ("gpt-a", "gpt-b"):
+        (tmp_path / name).mkdir()
+        story_json.write(replace(eventful, run=name), tmp_path / name / story_json.NAME)
+    with served(pages_of(None, tmp_path)) as server:
+        tab.look(width, 900)
+        here = f"http://127.0.0.1:{server.port}/"
+        tab.open(here)
+        assert is_visible(tab, "#runs table", width)
+        assert tab.value("document.documentElement.scrollWidth") <= width
+        tab.open(here + tab.value("document.querySelector('a').getAttribute('href')"))
+        until(lambda: shown(tab, "#live") == "The run has ended.")
+        assert shown(tab, "h1") in ("gpt-a", "gpt-b")
+    assert all(each.startswith((here, "data:")) for each in tab.requests), tab.requests
+    assert tab.complaints == []

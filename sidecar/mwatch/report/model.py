@@ -141,6 +141,8 @@ class CheckpointStory:
     state: str
     """`good`, `abandoned` (rolled back), `broken`, or `unknown`."""
     reason: str = ""
+    stored: str | None = None
+    """In the folder: `complete`, `unverified` and so on; None: only the log reports it."""
 
 
 @dataclass(frozen=True, slots=True)

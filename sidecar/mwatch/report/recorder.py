@@ -52,6 +52,7 @@ def checkpoints(job: Job) -> tuple[CheckpointStory, ...]:
             number,
             known.saved_at if known.saved_at is not None else known.written_at,
             *_state(known),
+            stored=known.stored,
         )
         for number, known in sorted(job.checkpoints.items())
     )

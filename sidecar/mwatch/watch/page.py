@@ -42,6 +42,7 @@ _POLLS_PER_SECOND = 20.0
 """Of all pages together: many pages each poll less often."""
 _LAST_SECONDS = 2.0
 _PAGE_ID = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_CURSOR = re.compile(r"([0-9a-f]{8})\.([0-9]{1,15})", re.ASCII)
 _LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?", re.ASCII | re.IGNORECASE)
 _PROTECTED = re.compile(r"protected (?:\S*?[a-z_-])0*([0-9]{1,18}) in ")
 
@@ -177,8 +178,8 @@ class LivePage:
             return unavailable(text)
         if (problem := self._update(is_waiting=False)) is not None:
             return unavailable(problem)
-        life, _, number = query.get("after", [""])[0].partition(".")
-        known = int(number) if life == self._life and number.isdecimal() else -1
+        cursor = _CURSOR.fullmatch(query.get("after", [""])[0])
+        known = int(cursor[2]) if cursor and cursor[1] == self._life else -1
         with self._rendering:
             parts = b",".join(
                 b'"%b":%b' % (name.encode(), text)

@@ -125,12 +125,14 @@ def test_ranks_without_iterations_are_judged_by_their_probe(report: RunReport) -
 
 
 def test_checkpoints_are_listed_with_their_state(report: RunReport) -> None:
-    saved = tuple(CheckpointStory(each, AT, "good") for each in range(10, 400, 10))
+    saved = tuple(CheckpointStory(each, AT, "good", "", "complete") for each in range(10, 400, 10))
+    by_log = CheckpointStory(395, AT, "good")
     bad = CheckpointStory(400, AT, "broken", "shard 3 is missing")
-    asked = replace(report, checkpoints=(*saved, bad))
+    asked = replace(report, checkpoints=(*saved, by_log, bad))
     html = parts(asked, None, protected=frozenset({390}))["checkpoints"]
     shown = text(html)
     assert "400" in shown and "shard 3 is missing" in shown
+    assert "complete, good" in shown and shown.count("saved, by the log") == 1
     assert shown.count("protected") == 1 and "older ones not shown" in shown
 
 

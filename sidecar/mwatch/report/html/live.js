@@ -5,7 +5,7 @@
 "use strict";
 (() => {
 const state = document.getElementById("live"), page = state.dataset.page;
-let after = state.dataset.after, timer = 0, isAsking = false;
+let after = state.dataset.after, timer = 0, isAsking = false, isOver = false;
 const isOwn = (node) => node.nodeType === 1 && node.hasAttribute("data-own");
 const isSame = (one, other) => one.nodeName === other.nodeName && one.id === other.id;
 const patch = (old, made) => {
@@ -39,7 +39,7 @@ const show = (parts) => {
 const report = (text) => { if (state.textContent !== text) state.textContent = text; };
 const ask = async () => {
   clearTimeout(timer);
-  if (document.hidden || isAsking) return;
+  if (document.hidden || isAsking || isOver) return;
   isAsking = true;
   let wait = 5;
   try {
@@ -50,7 +50,8 @@ const ask = async () => {
       show(found.parts);
       after = found.after;
       wait = found.wait;
-      report(found.over ? "The run has ended." : "");
+      isOver = found.over;
+      report(isOver ? "The run has ended." : "");
     } else report((await answer.text()).trim() || "The server is busy.");
   } catch (error) {
     const since = state.dataset.since || new Date().toTimeString().slice(0, 8);
@@ -60,7 +61,7 @@ const ask = async () => {
   }
   if (state.textContent.indexOf("mwatch has not") !== 0) delete state.dataset.since;
   isAsking = false;
-  timer = setTimeout(ask, wait * 1000);
+  if (!isOver) timer = setTimeout(ask, wait * 1000);
 };
 const copied = async (button) => {
   const code = button.parentNode.querySelector("code");

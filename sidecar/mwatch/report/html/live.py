@@ -431,7 +431,10 @@ def _checkpoint(
     report: RunReport, each: CheckpointStory, names: Sequence[str], protected: frozenset[int]
 ) -> str:
     tone = {"good": "good", "broken": "bad"}.get(each.state, "dim")
-    state = "complete, good" if each.state == "good" else each.state
+    whole = {"complete": "complete, good", "unverified": "good, unverified"}
+    state = (
+        whole.get(each.stored or "", "saved, by the log") if each.state == "good" else each.state
+    )
     remarks = ["protected"] * (each.iteration in protected) + [each.reason] * bool(each.reason)
     cells = (
         f"<b>{count(each.iteration)}</b>",
