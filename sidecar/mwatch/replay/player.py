@@ -287,7 +287,7 @@ class Player:
         self._gaps = UsualGaps()
         self._log_end = LogEnd()
         self._stride = _FEW_LINES
-        """Lines to try at once: twice as many as were skipped last time."""
+        """Lines to try at once: twice as many as were skipped last time, or half of that try."""
 
     def play(self, recording: Iterable[Observed | PlacedLines]) -> None:
         for received in recording:
@@ -321,7 +321,7 @@ class Player:
         done = fold_like(job, placed, begin, calm)
         if done < end:
             gaps, screen, _ = self._foresee(placed, begin, done)
-        self._stride = min(max(2 * (done - begin), _FEW_LINES), _MANY_LINES)
+        self._stride = min(max(2 * (done - begin), self._stride // 2, _FEW_LINES), _MANY_LINES)
         if done > begin:
             self._gaps, self._screen = gaps, screen
             self.at = max(self.at, placed.ats[done - 1])
