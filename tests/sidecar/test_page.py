@@ -28,6 +28,13 @@ def test_the_page_of_a_pod_shows_its_run_and_the_commands_for_its_job(tmp_path: 
         until(lambda: b"<b>60</b>" in one.get("/"))
 
 
+def test_a_pod_that_has_not_started_has_a_page_too(tmp_path: Path) -> None:
+    (tmp_path / "mwatch").mkdir()
+    with sidecar(tmp_path / "mwatch") as one:
+        shown = one.get("/").decode()
+        assert "no data yet" in shown and "Nothing is running yet" in shown
+
+
 @pytest.mark.parametrize("way", ["flag", "variable"])
 def test_the_page_can_be_turned_off(tmp_path: Path, way: str) -> None:
     (tmp_path / "mwatch").mkdir()

@@ -94,30 +94,35 @@ class SidecarRecord(RunRecorder):
         super().__init__(engine)
         self._observe = observe
         self._page = page
-        self._recorder: ReportRecorder | None = None
-        if page is not None:
-            from mwatch.report.recorder import ReportRecorder  # takes time to load
-
-            self._recorder = ReportRecorder(engine)
+        self._kept: ReportRecorder | None = None
 
     def observe(self, observed: Observed) -> None:
         self._observe(observed)
-        if self._recorder is not None:
+        if self._page is not None:
             self._recorder.note(observed)
 
     def looked(self, assessment: Assessment) -> None:
-        recorder, page = self._recorder, self._page
-        if recorder is not None and page is not None:
-            recorder.assessed(assessment)
-            page.update(lambda: recorder.report(assessment.at))
+        if self._kept is not None:
+            self._kept.assessed(assessment)
+        if self._page is not None:
+            self._page.update(lambda: self._recorder.report(assessment.at))
 
     def incident(self, incident: Incident, files: Sequence[EvidenceFile]) -> None:
-        if self._recorder is not None:
+        if self._page is not None:
             self._recorder.incident(incident, files)
 
     def noted(self, text: str) -> None:
-        if self._recorder is not None:
+        if self._page is not None:
             self._recorder.noted(text)
+
+    @property
+    def _recorder(self) -> ReportRecorder:
+        """Made when there is something to record: it takes time to load."""
+        if self._kept is None:
+            from mwatch.report.recorder import ReportRecorder
+
+            self._kept = ReportRecorder(self._engine)
+        return self._kept
 
 
 _LASTING_SECONDS = 3.0

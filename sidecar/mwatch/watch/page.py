@@ -10,8 +10,8 @@ is read-only and needs no token. Browsers poll: an open page holds no connection
 from __future__ import annotations
 
 import json
+import os
 import re
-import secrets
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ class OpenPages:
             if id not in self._until and len(self._until) >= self._most:
                 return None
             stays = _OPENED_SECONDS if id is None else _WANTED_SECONDS
-            known = id or secrets.token_hex(8)
+            known = id or os.urandom(8).hex()
             self._until[known] = now + stays
             return known
 
@@ -114,7 +114,7 @@ class LivePage:
         self._encoded: dict[str, bytes] = {}
         self._changed: dict[str, int] = {}
         self._number = 0
-        self._life = secrets.token_hex(4)
+        self._life = os.urandom(4).hex()
         self._seconds = MIN_SECONDS
         self._last_seen: set[str] = set()
 
