@@ -186,7 +186,7 @@ def silent_and_then(what: str | ProcessExit) -> Watch:
 def test_the_silence_before_a_death_is_the_same_incident() -> None:
     watch = silent_and_then(ProcessExit(137, "SIGKILL", None))
     (incident,) = watch.engine.incidents
-    assert incident.cause is Cause.KILLED
+    assert incident.cause is Cause.HANG, "it was killed because it stood still"
     assert incident.detected_at == watch.at - 1
 
 

@@ -9,6 +9,7 @@ path.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterator, Sequence
 from operator import attrgetter
 
@@ -29,6 +30,10 @@ def in_order(events: list[Event]) -> list[Event]:
     """Sort by line: a block is complete when it ends, but its event belongs where it began."""
     events.sort(key=_LINE)
     return events
+
+
+_RAISED = re.compile(r"\s+[A-Za-z_][\w.]{0,200}(?:Error|Exception): ")
+"""The last line of a traceback that is indented as a whole."""
 
 
 class _Open:
@@ -180,7 +185,8 @@ class Reader:
                     self._learn(line.text, events[0])
         if self._context.flavour != flavour:
             self._layouts, self._shapes = [], Shapes()  # they were learnt for another one
-        if not (belongs and line.body[:1].isspace()):  # source code quoted in a traceback
+        is_code = belongs and line.body[:1].isspace() and not _RAISED.match(line.body)
+        if not is_code:  # source code quoted in a traceback
             faults = self._grammar.fault_hits(seen)
             yield from self._grammar.faults.read(line, self._context, faults)
 

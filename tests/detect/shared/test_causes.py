@@ -146,4 +146,22 @@ def test_what_never_worked_fails_again_unless_the_reason_lies_outside() -> None:
     assert cause_of_error("RuntimeError", "expected scalar type Half") is Cause.CRASH
     assert first_try("RuntimeError", "connection to the store timed out") is Cause.CRASH
     assert first_try("requests.exceptions.ReadTimeout", "") is Cause.CRASH
-    assert first_try("OSError", "[Errno 121] Remote I/O error") is Cause.CRASH
+    assert first_try("OSError", "[Errno 121] No such device") is Cause.CRASH
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "cause"),
+    [
+        ("OSError", "[Errno 121] Remote I/O error", Cause.STORAGE),
+        ("OSError", "4096 requested and 0 written", Cause.STORAGE),
+        ("tarfile.ReadError", "unexpected end of data", Cause.DATA),
+        ("pyarrow.lib.ArrowInvalid", "Parquet magic bytes not found in footer", Cause.DATA),
+        ("requests.exceptions.ConnectionError", "('Connection aborted.', x)", Cause.FABRIC),
+        ("OSError", "[Errno 113] No route to host", Cause.FABRIC),
+        ("RuntimeError", "memory allocation of 4194304 bytes failed", Cause.OOM),
+    ],
+)
+def test_an_exception_that_the_catalogue_does_not_list_belongs_to_a_family(
+    name: str, message: str, cause: Cause
+) -> None:
+    assert cause_of_error(name, message) is cause

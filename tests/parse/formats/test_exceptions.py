@@ -21,6 +21,9 @@ from support.builders.events import log, many, none, one
         ("(Worker pid=7, ip=10.0.0.1) TypeError: no", "TypeError", "no", None),
         ("2026-01-07 10:00:00,123 ERROR loop.py:88: OSError: gone", "OSError", "gone", None),
         ("AssertionErrorAssertionError: : oddodd", "AssertionError", "oddodd", None),
+        ("2026-01-07 10:00:00.918 tarfile.ReadError: end", "tarfile.ReadError", "end", None),
+        ("[1,3]<stderr>: ValueError: no", "ValueError", "no", None),
+        ("node-3: RuntimeError: no", "RuntimeError", "no", None),
     ],
 )
 def test_the_last_line_of_a_traceback_is_enough(
@@ -61,6 +64,18 @@ def test_a_traceback_that_lost_its_head_still_shows_where() -> None:
     )
     assert (event.kind, event.error, event.rank) == ("exception", "IndexError", 1)
     assert (event.where, event.where_line, event.error_line) == ("/w/train.py:61 in main", 1, 5)
+
+
+def test_a_traceback_that_is_indented_as_a_whole_is_read() -> None:
+    lines = log(
+        "     out = forward_step(",
+        '   File "/w/moe/experts.py", line 171, in forward',
+        "     fc1 = gmm(a, b)",
+        " RuntimeError: CUDA error: an illegal memory access was encountered",
+        " Compile with TORCH_USE_CUDA_DSA to enable device-side assertions.",
+    )
+    event = one(lines, Error)
+    assert (event.error, event.where) == ("RuntimeError", "/w/moe/experts.py:171 in forward")
 
 
 def test_frames_alone_are_no_exception() -> None:

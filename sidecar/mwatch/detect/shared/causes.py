@@ -119,6 +119,38 @@ _PASSING = re.compile(
 """Words of messages about the machine, the network or another process."""
 
 
+_BY_NAME = {
+    "KeyboardInterrupt": Cause.DELETED_BY_USER,
+    "SignalException": Cause.KILLED,
+    "MemoryError": Cause.OOM,
+    "OutOfMemoryError": Cause.OOM,
+}
+_PATHS = frozenset(
+    {"FileExistsError", "FileNotFoundError", "IsADirectoryError", "NotADirectoryError",
+     "PermissionError"}
+)  # fmt: skip
+_KINDS = (
+    (re.compile(r"memory allocation of \d+ bytes|bad_alloc|cannot allocate memory"
+                r"|(?:exceed\w*|over) (?:\w+ ){0,4}memory limit|not enough (?:host |system )?memory"
+                r"|unable to allocate", re.I), Cause.OOM),
+    (re.compile(r"no space left|quota|read-only file system|stale file handle|input/output error"
+                r"|requested and \d+ written|short write|file write failed|disk (?:is )?full"
+                r"|remote i/o error|transport endpoint", re.I), Cause.STORAGE),
+    (re.compile(r"tarfile\.|pyarrow\.|parquet|snappy|webdataset|datasets\.|DatasetGeneration"
+                r"|\bshard\b.{0,60}(?:corrupt|hash|checksum|missing)"
+                r"|(?:zstd|lz4|gzip|bz2)\b.{0,60}(?:corrupt|error|invalid)|tokenizer|sentencepiece"
+                r"|unexpected end of (?:data|stream)"
+                r"|compressed (?:data|file) ended|Incorrect .{0,20}checksum|sample index", re.I),
+     Cause.DATA),
+    (re.compile(r"no route to host|name or service not known|temporary failure in name resolution"
+                r"|network is unreachable|connection (?:aborted|refused|reset|closed|timed out)"
+                r"|remote end closed|failed to (?:resolve|connect)|max retries exceeded"
+                r"|peer (?:closed|reset)|host(?:name)? .{0,60}(?:not found|unreachable)", re.I),
+     Cause.FABRIC),
+)  # fmt: skip
+"""What the name and message of an exception that the catalogue does not list are about."""
+
+
 FAMILIES: dict[str, Cause] = {
     "checkpoint": Cause.CHECKPOINT,
     "collective-timeout": Cause.HANG,
@@ -172,14 +204,15 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         "te-cudnn-error", "te-cuda-error", "wandb-failed",
         "nccl-bootstrap-mismatch", "process-bus-error", "process-illegal-instruction",
         # another process died first
-        "dataloader-exited", "gloo-peer-closed", "remote-error", "nccl-remote-error",
-        "nccl-peer-closed", "nccl-connect-refused", "nccl-unhandled-cuda", "nccl-cuda-failure",
+        "dataloader-exited", "gloo-peer-closed", "remote-error", "nccl-unhandled-cuda",
+        "nccl-cuda-failure",
         "nccl-teardown", "watchdog-exception", "nccl-error-raised", "nccl-communicator-aborted",
         "store-dump-flag-failed",
         "k8s-crash-loop", "k8s-backoff-limit",
     ),
     Cause.FABRIC: (
-        "dns-failure", "etcd-unreachable", "hub-unreachable", "rendezvous-timeout",
+        "dns-failure", "etcd-unreachable", "hub-unreachable", "nccl-connect-refused",
+        "nccl-peer-closed", "nccl-remote-error", "rendezvous-timeout",
         "store-barrier-timeout", "store-clients-missing", "store-connect-timeout",
         "store-port-in-use",
     ),
@@ -278,20 +311,27 @@ def cause_of_error(
         return Cause.USER_ERROR
     if during == "save" and name in _FILES:
         return Cause.STORAGE
-    if _TERMINATED.search(message):
-        return Cause.KILLED  # the signal was meant for all of them
-    if name == "KeyboardInterrupt":
-        return Cause.DELETED_BY_USER
-    if name == "SignalException":
-        return Cause.KILLED
-    if name in ("MemoryError", "OutOfMemoryError") or _FULL.search(message):
-        return Cause.OOM
+    if cause := _cause_by_words(name, f"{error}: {message}"):
+        return cause
     if name in _PROGRAMMING or _SETTINGS.fullmatch(name):
         return Cause.USER_ERROR
     if "Checkpoint" in name and during != "save" and not has_worked:
         return Cause.CHECKPOINT
+    if name in _PATHS and not has_worked:
+        return Cause.USER_ERROR
     may_pass = not name or _OUTSIDE.search(name) or _PASSING.search(message)
     return Cause.CRASH if has_worked or may_pass else Cause.USER_ERROR
+
+
+def _cause_by_words(name: str, text: str) -> Cause | None:
+    """Classify by the name alone, or by what the name and the message are about."""
+    if _TERMINATED.search(text):
+        return Cause.KILLED  # the signal was meant for all of them
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if _FULL.search(text):
+        return Cause.OOM
+    return next((cause for pattern, cause in _KINDS if pattern.search(text)), None)
 
 
 def blames_code(message: str) -> bool:

@@ -43,6 +43,7 @@ _WARNS = re.compile(
 """Words of a line about something that the program goes on after."""
 _TIMED_OUT = "collective-timeout-status"
 """Printed beside the timeout itself, which an excerpt may lack."""
+_OF_NETWORK = frozenset({"nccl-net-warning", "network-unreachable", "nccl-peer-closed"})
 _BY_OTHERS = ("k8s-", "ray-", "slurm-")
 """Faults that a scheduler reports: its warnings are about what has happened."""
 _NOTICES = frozenset(
@@ -318,7 +319,7 @@ class _Seen:
         firm = [
             seen for seen in cascades
             if seen.entry
-            and (cause_of(seen.entry) is Cause.HANG or seen.fault.id == "nccl-net-warning")
+            and (cause_of(seen.entry) is Cause.HANG or seen.fault.id in _OF_NETWORK)
         ]  # fmt: skip
         return min(firm or cascades, key=self._order, default=None)
 

@@ -62,8 +62,10 @@ def given_up(job: Job, since: float) -> FaultSeen | None:
 
 
 def stuck_here(job: Job, since: float) -> FaultSeen | None:
-    found = (seen for seen in _since(job, since) if seen.fault.id in STUCK_HERE)
-    return next((seen for seen in found if seen.fault.rank is not None), None)
+    """Return the report of a rank that is stuck alone; several may all wait for another one."""
+    found = [seen for seen in _since(job, since) if seen.fault.id in STUCK_HERE]
+    named = [seen for seen in found if seen.fault.rank is not None]
+    return named[0] if len({seen.fault.rank for seen in named}) == 1 else None
 
 
 def least_enqueued(job: Job, since: float) -> FaultSeen | None:

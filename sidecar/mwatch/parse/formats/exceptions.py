@@ -41,6 +41,10 @@ _BARE = re.compile(
 )
 _LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|EXCEPTION|[Uu]ncaught|[Uu]nhandled)\b|^E\d{4} ")
 _HARMLESS = re.compile(r"\bwarn(?:ing)?\b|\b(?:INFO|DEBUG)\b|\bignor|\bretry|\bskipp", re.I)
+_PREFIXES = re.compile(
+    r"(?:\[[^\]\n]{1,80}\]|\([^)\n]{1,80}\)|<\w{1,20}>|[\w.@/-]{1,80}:|[\d:.,/TZ+-]{2,40}|[|>:-]|\s){1,12}"
+)
+"""Times, hosts, processes and other marks that are put before a line, but no words."""
 _BEFORE = 200  # characters that a logger may print before an exception
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",
@@ -83,6 +87,7 @@ class _Traceback(Block):
         self._raised: _Raised | None = None
         self._during: set[str] = set()
         self._lines = 0
+        self._indent = 1  # of its frames; the exception after them has less
         self._in_frames = True
         self._launcher = False
         self._chained = False
@@ -98,7 +103,8 @@ class _Traceback(Block):
             self.done = True
             return False
         body = line.body
-        if body.startswith(_CHAIN):
+        text = body.lstrip()
+        if text.startswith(_CHAIN):
             self._chained = True
             return True
         if inside := _INSIDE.match(body):
@@ -107,7 +113,7 @@ class _Traceback(Block):
             self._failed_ranks.add(int(inside[1]))
             self._in_frames, self.patience = True, Block.patience
             return True
-        if body.startswith(_OPEN):
+        if text.startswith(_OPEN):
             belongs, self._chained = self._chained, False
             self._in_frames, self.patience = True, Block.patience
             self.done = not belongs
@@ -117,10 +123,13 @@ class _Traceback(Block):
         return False
 
     def _feed_frame(self, line: Line, body: str) -> bool:
-        if body[0] in " \t":
+        indent = len(body) - len(body.lstrip())
+        if frame := _FRAME.match(body):
+            self._indent = indent if frame[0][:1].isspace() else self._indent
+        if indent >= self._indent:
             self._read_frame(line, body)
             return True
-        found = _ERROR.fullmatch(body.rstrip())
+        found = _ERROR.fullmatch(body.strip())
         if not found or not _EXCEPTION.fullmatch(found[1]):
             return False
         self._in_frames = False
@@ -207,7 +216,8 @@ def _read_exception(line: Line, context: Context) -> Iterable[Event]:
     if not found or found.start() > _BEFORE:
         return
     before = body[: found.start()]
-    if before and (not _LOGGED.search(before) or _HARMLESS.search(before)):
+    is_marked = not before or _PREFIXES.fullmatch(before) or _LOGGED.search(before)
+    if not is_marked or _HARMLESS.search(before):
         return
     if found[1].endswith(_LAUNCHERS):
         return

@@ -34,7 +34,8 @@ _BEFORE_LOSSES = frozenset({"learning_rate", "global_batch_size", "throughput_tf
 _LOSS_FORMAT = re.compile(r"\s*-?(?:\d\.\d{6}E[+-]\d{2,3}|INF|NAN)\s*")
 _LOSS_NAME = re.compile(r"loss$", re.I)
 _SEPARATOR = re.compile(r"[:=]")
-_OLD_RATE = re.compile(r"(?<=learning rate) +(?=\d)")  # the first releases had no colon there
+_OLD_RATE = re.compile(r"(?:(?<=rate)|(?<=loss)|(?<=scale)|(?<=norm)) +(?=[-+]?(?:\d|nan|inf))")
+"""The first releases, and forks of them, have no colon there."""
 _MAX_KEY = 80
 _MAX_EXTRAS = 64
 
