@@ -16,6 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
+from mwatch.detect.shared import causes
 from mwatch.detect.shared.causes import REPORTS, cause_of_reason, has_trained, is_after
 from mwatch.detect.shared.culprit import absent_suspect, culprit
 from mwatch.detect.shared.evidence import of_error, of_fault, of_frame, of_gone
@@ -58,6 +59,8 @@ _ITERATION = re.compile(r"iteration #?(\d{1,18})")
 _FINGERPRINT_WORDS = 8
 _UNPROVEN = 0.6  # confidence in a cause where only the end of a log shows the end of a run
 _MISMATCH = "collective-mismatch"
+_OF_ALL_RANKS = (Cause.USER_ERROR, Cause.CHECKPOINT, Cause.DATA)
+"""Causes that mostly hit every rank; an excerpt shows the one that printed first."""
 _NUMERIC = (Cause.NAN, Cause.RERUN, Cause.HARDWARE)  # causes whose messages may name the iteration
 
 
@@ -282,6 +285,8 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
         rank = fault.rank  # a rank that complains about another is not to blame
     if root.fault and root.fault.entry and _is_shared(root.fault.entry):
         rank = None
+    if root.cause in _OF_ALL_RANKS and rank is not None and not _others_waited(job, rank):
+        rank = None
     host = error.host if error and error.host != "localhost" else None
     node = (fault.node if fault else None) or host
     entry = root.fault.entry if root.fault else None
@@ -297,6 +302,16 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
         gpu_uuid=gpu,
         xid=entry.xid if entry else None,
     )
+
+
+def _others_waited(job: Job, rank: int) -> bool:
+    """Other ranks report the loss of one, or have gone further: not all of them failed alike."""
+    attempt = job.attempt
+    seen = (each.fault for each in attempt.faults if each.fault.role == Role.CASCADE)
+    if any(fault.rank not in (None, rank) for fault in seen):
+        return True
+    named = {each.error.rank for each in (*attempt.errors, *attempt.exceptions)} - {None}
+    return causes.has_trained(attempt) and named <= {rank}
 
 
 def _is_shared(entry: CatalogueEntry) -> bool:

@@ -144,7 +144,8 @@ def test_what_never_worked_fails_again_unless_the_reason_lies_outside() -> None:
         first_try("RuntimeError", "expected scalar type Half but found Float") is Cause.USER_ERROR
     )
     assert cause_of_error("RuntimeError", "expected scalar type Half") is Cause.CRASH
-    assert first_try("RuntimeError", "connection to the store timed out") is Cause.CRASH
+    assert first_try("RuntimeError", "connection to the store timed out") is Cause.FABRIC
+    assert first_try("RuntimeError", "CUDA 13 requires a newer driver") is Cause.USER_ERROR
     assert first_try("requests.exceptions.ReadTimeout", "") is Cause.CRASH
     assert first_try("OSError", "[Errno 121] No such device") is Cause.CRASH
 

@@ -245,6 +245,8 @@ def test_a_watchdog_that_is_stuck_itself_names_its_own_rank() -> None:
     built = hung()
     built.attempt.ranks = {}
     built.attempt.faults = [fault("watchdog-stuck", at=built.now, rank=6)]
+    assert verdict(built).culprit is None, "an excerpt with one rank does not show the others"
+    built.attempt.faults.append(fault("collective-timeout", at=built.now, rank=1))
     assert named(built) == (6, CulpritState.STUCK)
     assert verdict(built).cannot_heal
 

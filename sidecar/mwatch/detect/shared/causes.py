@@ -109,6 +109,14 @@ _OUTSIDE = re.compile(
 )
 """Parts of the names of exceptions whose reason may lie outside the program."""
 _FULL = re.compile(r"\b(?:CUDA|HIP|GPU)\b.{0,20}\bout of memory", re.I)
+_REQUIRED = re.compile(
+    r"assertion failed|check failed|\bmust (?:be|have|match)\b|\bshould (?:be|have)\b|\brequires?\b"
+    r"|not (?:supported|compiled|built|implemented|installed|compatible|allowed)|unsupported"
+    r"|incompatible|\bexpected\b.{0,80}\b(?:but|got)\b|could not find|cannot find|version"
+    r"|not divisible|invalid (?:argument|value|choice|option|device ordinal|config)",
+    re.I,
+)
+"""Words of messages about a demand that the program or its environment does not meet."""
 _PASSING = re.compile(
     r"tim(?:ed?|ing) ?out|connect|refused|reset by|temporar|unreachable|network|retr(?:y|ies)"
     r"|unavailable|nccl|gloo|cuda|cudnn|cublas|nvml|gpu|hip |rocm|\brank ?\d|tcpstore|socket|worker"
@@ -143,10 +151,13 @@ _KINDS = (
                 r"|compressed (?:data|file) ended|Incorrect .{0,20}checksum|sample index", re.I),
      Cause.DATA),
     (re.compile(r"no route to host|name or service not known|temporary failure in name resolution"
-                r"|network is unreachable|connection (?:aborted|refused|reset|closed|timed out)"
+                r"|network is unreachable|connect.{0,40}(?:aborted|refused|reset|closed|timed out)"
                 r"|remote end closed|failed to (?:resolve|connect)|max retries exceeded"
                 r"|peer (?:closed|reset)|host(?:name)? .{0,60}(?:not found|unreachable)", re.I),
      Cause.FABRIC),
+    (re.compile(r"(?:timed out|timeout|bailing out).{0,80}(?:\bwait|barrier|\brank|collective)"
+                r"|\bwait\w* (?:for|on|until) .{0,60}(?:\brank|barrier|worker|peer|collective)",
+                re.I), Cause.HANG),
 )  # fmt: skip
 """What the name and message of an exception that the catalogue does not list are about."""
 
@@ -288,6 +299,11 @@ def cause_of_reason(reason: str | None) -> Cause | None:
     return next((cause for pattern, cause in _REASONS if pattern.search(reason)), None)
 
 
+def is_about_files(error: str | None) -> bool:
+    """Whether bad data may raise it; a missing module or name is never the data's fault."""
+    return _last_part(error) not in _NAMES | {"AttributeError", "TypeError", "NotImplementedError"}
+
+
 def is_cascade(error: str | None) -> bool:
     """Raised because another process went away first."""
     return _last_part(error) in _CASCADES
@@ -318,6 +334,8 @@ def cause_of_error(
     if "Checkpoint" in name and during != "save" and not has_worked:
         return Cause.CHECKPOINT
     if name in _PATHS and not has_worked:
+        return Cause.USER_ERROR
+    if not has_worked and name and _REQUIRED.search(message) and not _OUTSIDE.search(name):
         return Cause.USER_ERROR
     may_pass = not name or _OUTSIDE.search(name) or _PASSING.search(message)
     return Cause.CRASH if has_worked or may_pass else Cause.USER_ERROR

@@ -54,7 +54,10 @@ _NOTICES = frozenset(
 )  # fmt: skip
 """Announced by a scheduler: the steps of its grace period may be printed after it."""
 _GRACE_LINES = 200
-_DATA_CODE = re.compile(r"indexed_dataset\.py|/streaming/base/")
+_DATA_CODE = re.compile(
+    r"indexed_dataset|gpt_dataset|blended_|/streaming/base/|webdataset|/datasets?/|[Dd]ataset\.py"
+    r"|data_?loader\.py|sample_idx|shuffle_idx|doc_idx"
+)
 """Code that raises programming errors about the files it reads."""
 _NAN = re.compile(r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)", re.I)
 
@@ -260,9 +263,19 @@ class _Seen:
             return RootCause(causes.cause_of_load_error(name, message), seen.at, error=seen)
         has_worked = self._has_saved if seen.error.during == "save" else self._has_trained
         cause = causes.cause_of_error(name, message, seen.error.during, has_worked=has_worked)
-        if cause is Cause.USER_ERROR and _DATA_CODE.search(seen.error.where or ""):
-            cause = Cause.DATA
+        if cause is Cause.USER_ERROR and causes.is_about_files(name):
+            if _DATA_CODE.search(f"{seen.error.where} {message}"):
+                cause = Cause.DATA
+            elif self._is_of_a_load(seen):
+                cause = Cause.CHECKPOINT
         return RootCause(cause, seen.at, error=seen, confidence=0.7)
+
+    def _is_of_a_load(self, seen: ErrorSeen) -> bool:
+        """Something that the checkpoint lacks, passed on by the code that reads it."""
+        names = (str(each.error.error) for each in self._errors)
+        is_passed_on = any("Checkpoint" in name for name in names)
+        is_missing = str(seen.error.error).endswith("KeyError")
+        return is_missing and is_passed_on and seen.error.during != "save" and not self._has_trained
 
     def _roots(self) -> list[FaultSeen]:
         return [seen for seen in self._faults if seen.is_root]

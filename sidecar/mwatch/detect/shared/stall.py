@@ -65,7 +65,12 @@ def stuck_here(job: Job, since: float) -> FaultSeen | None:
     """Return the report of a rank that is stuck alone; several may all wait for another one."""
     found = [seen for seen in _since(job, since) if seen.fault.id in STUCK_HERE]
     named = [seen for seen in found if seen.fault.rank is not None]
-    return named[0] if len({seen.fault.rank for seen in named}) == 1 else None
+    if len({seen.fault.rank for seen in named}) != 1:
+        return None
+    stuck = named[0].fault.rank
+    others = {seen.fault.rank for seen in _since(job, since)} - {None, stuck}
+    is_only = job.layout.world_size == 1 or bool(job.attempt.ranks)
+    return named[0] if others or is_only else None
 
 
 def least_enqueued(job: Job, since: float) -> FaultSeen | None:

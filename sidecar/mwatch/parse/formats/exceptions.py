@@ -55,7 +55,10 @@ _INSIDE = re.compile(re.escape(_OPEN) + r" \(RANK (\d{1,7})\)")
 _LAUNCHERS = ("ChildFailedError", "ProcessRaisedException")
 _CHILD_ENDS = ("CalledProcessError", "ProcessExitedException")
 _DURING = {
-    "load": re.compile(r"_?load_(?:\w+_)?checkpoint|_load_(?:\w+_)?base_checkpoint"),
+    "load": re.compile(
+        r"_?load_(?:\w+_)?checkpoint|_load_(?:\w+_)?base_checkpoint|(?:dcp_)?load_state_dict"
+        r"|\w*load_plan|load_sharded\w*|restore_checkpoint|load_from_checkpoint"
+    ),
     "save": re.compile(r"_?save_checkpoint\w*|maybe_finalize_async_save|_?save_(?:\w+_)?ckpt"),
     "evaluate": re.compile(r"evaluate(?:_and_print_results)?|eval_forward"),
     "data": re.compile(r"build_train_valid_test_\w+|train_valid_test_datasets_provider"),
