@@ -30,6 +30,7 @@ from mwatch.model.settings import Settings
 from mwatch.replay.flight_evidence import FlightEvidence
 from mwatch.replay.freshness import TAIL, Age
 from mwatch.replay.player import Player
+from mwatch.replay.quotes import quoted
 from mwatch.replay.recording import FRESH_SECONDS, Progress, Recording, open_recording
 from mwatch.report.conclusion import RunConclusion
 from mwatch.report.log_ends import ends
@@ -276,7 +277,7 @@ def _replay(
         up_until = max(filter(None, (up_until, dumps.up_until())), default=None)
     player.finish(up_until, recording.line_counts, proved=proved)
     recording.notes += _doubts(engine.job)
-    report = conclude(recording, player, is_up=up_until is not None, now=now)
+    report = quoted(conclude(recording, player, is_up=up_until is not None, now=now))
     return report if dumps is None else dumps.judged(report)
 
 

@@ -14,7 +14,7 @@ from mwatch.model.event import Straggler
 from mwatch.model.finding import Evidence
 from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, ProcessGone, SignSeen, Step
 
-MAX_TEXT = 600
+MAX_TEXT = 2000
 _WHERE = re.compile(r"(.+):(\d+)(?: in (.+))?")
 
 
