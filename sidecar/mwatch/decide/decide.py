@@ -36,9 +36,6 @@ _SMALLER = "use a smaller micro batch, recompute activations or split the model 
 _LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
-_FIRST_STEPS = 2
-
-
 class _Case(NamedTuple):
     job: Job
     finding: Finding
@@ -284,7 +281,7 @@ def _restart(case: _Case) -> Decision:
         if again is not None:
             return _stop(case, again, resume.proposal(job, case.finding, settings))
     choice = _choice(case)
-    refused = _refusal(case, choice) or _never_good(case)
+    refused = _refusal(case, choice)
     if refused is not None:
         return _stop(case, refused)
     backoff = history.backoff_seconds(case.record, job.now, settings.act)
@@ -333,16 +330,6 @@ def _refusal(case: _Case, choice: resume.ResumeChoice) -> str | None:
     if case.rule.spends_budget:
         reasons.append(history.budget_refusal(record, job, limits))
     return next((reason for reason in reasons if reason is not None), None)
-
-
-def _never_good(case: _Case) -> str | None:
-    """Numbers that are bad from the first steps on come from the model, the data or the kernels."""
-    attempt = case.job.attempt
-    bad = resume.first_bad(case.job, case.finding)
-    is_first = bad is not None and bad <= _FIRST_STEPS and not attempt.resumed_from
-    if case.rule.resume is not Resume.BEFORE_BAD or not is_first:
-        return None
-    return "the numbers are bad from its first steps on: a restart repeats them"
 
 
 def _avoids_node(case: _Case) -> bool:
