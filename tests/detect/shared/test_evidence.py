@@ -20,7 +20,7 @@ def test_a_line_is_shown_by_its_numbers() -> None:
 
 
 def test_a_long_line_is_cut_and_its_spaces_stay() -> None:
-    seen = evidence.of_fault(fault("collective-timeout", text=" a:   b " + "x" * 999))
+    seen = evidence.of_fault(fault("collective-timeout", text=" a:   b " + "x" * 9999))
     assert seen.text.startswith("a:   b x")
     assert len(seen.text) == evidence.MAX_TEXT
     assert seen.text.endswith("…")

@@ -97,6 +97,15 @@ def test_a_long_first_step_is_no_step() -> None:
     assert max(limits(run.job)) <= 6.0
 
 
+def test_a_long_first_step_is_no_step_where_every_later_line_holds_a_save() -> None:
+    run = Run(20).steps(1, seconds=8 * LONG)
+    for _ in range(3):
+        run.steps(20).pauses("saving", is_printed=True, is_timed=False)
+    run.steps(20)
+    run.goes_on(1.0)
+    assert limits(run.job)[0] <= 6.0
+
+
 def test_a_pause_that_nothing_shows_is_still_allowed_for() -> None:
     """The probe does not know this trainer's save, and the log does not print it."""
     run = Run(1).steps(30)

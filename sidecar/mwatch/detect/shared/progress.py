@@ -78,16 +78,24 @@ def _apart(job: Job, pairs: list[tuple[Step, Step]]) -> int | None:
 
 
 def step_seconds(job: Job) -> float | None:
-    """Estimate the next step: recent seconds per sample times the batch size that is due."""
+    """Estimate the next step: recent seconds per sample times the batch size that is due.
+
+    Some trainers print a time that includes their saves, and the first line of a run includes its
+    first step. Where every line has one or the other, the smaller estimate is the nearer one.
+    """
     lines = [line for line in _recent(job, STEP_LINES) if line.seconds]
+    warm = _warm(job, lines) or lines
     asides = _asides(job, lines)
     plain = [
         line for line in lines if not _is_between(asides, line.iteration - line.new, line.iteration)
     ]
-    lines = plain or lines  # some trainers print a time that includes their saves
-    known = [(line.seconds or 0.0, line.batch_size) for line in _warm(job, lines) or lines]
-    if not known:
-        return None
+    both = [line for line in warm if line in plain]
+    groups = [both] if both else [plain, warm]
+    return min((_estimate(group) for group in groups if group), default=None)
+
+
+def _estimate(lines: list[Step]) -> float:
+    known = [(line.seconds or 0.0, line.batch_size) for line in lines]
     sizes = [size for _, size in known if size]
     if len(sizes) < len(known):
         return median(seconds for seconds, _ in known)
