@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import json
 import tempfile
+import time
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mwatch.replay.replay import ReplayRequest, replay
 from support.runs.commands import mwatch
 
 CASES = Path(__file__).parent / "cases"
@@ -81,6 +83,18 @@ def judge(case: Case) -> Judged:
             _verdict("pipe", mwatch("diagnose", "-", "--json", stdin=case.text).stdout),
         )
     return Judged(case, verdicts)
+
+
+def judge_here(case: Case) -> Judged:
+    """The same as a saved file, by the code of `mwatch diagnose` without a process for each."""
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "train.log"
+        saved.write_text(case.text)
+        report = replay(ReplayRequest([str(saved)]), time.time())
+    culprit, verdict = report.verdict.culprit, report.verdict
+    rank = None if culprit is None else culprit.rank
+    found = (verdict.cause.value, report.decision.action.value, rank, verdict.summary)
+    return Judged(case, (("file", *found),))
 
 
 def summary(results: Iterable[Judged]) -> str:
