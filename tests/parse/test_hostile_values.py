@@ -100,3 +100,13 @@ def test_an_odd_straggler_value_is_no_harm(value: str) -> None:
 )
 def test_an_odd_line_is_no_harm(line: str) -> None:
     dumped(events(log(line, "end"), faults=True))
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("part", ["1", "1:", "[a]", " ", "a.", "A", "1.,"])
+@pytest.mark.parametrize("end", ["\x01ValueError: x", "ValueError: x", " loss: nan"])
+@pytest.mark.parametrize("begin", ["", "step 5 loss ", "iteration 5/ 10 | "])
+def test_a_long_run_of_the_same_text_is_read_at_once(begin: str, part: str, end: str) -> None:
+    """A pattern that tries every way to split it would take minutes: nothing may stall a pod."""
+    for count in (60, 190 // len(part), 100_000):
+        events(f"{begin}{part * count}{end}\n", faults=True)

@@ -42,9 +42,11 @@ _BARE = re.compile(
 _LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|EXCEPTION|[Uu]ncaught|[Uu]nhandled)\b|^E\d{4} ")
 _HARMLESS = re.compile(r"\bwarn(?:ing)?\b|\b(?:INFO|DEBUG)\b|\bignor|\bretry|\bskipp", re.I)
 _PREFIXES = re.compile(
-    r"(?:\[[^\]\n]{1,80}\]|\([^)\n]{1,80}\)|<\w{1,20}>|[\w.@/-]{1,80}:|[\d:.,/TZ+-]{2,40}|[|>:-]|\s){1,12}"
+    r"(?:\[[^\]\n]{1,80}\]|\([^)\n]{1,80}\)|<\w{1,20}>|[\w.@/-]{1,80}:|[\d:.,/TZ+-]{2,40}|[|>:-]"
+    r"|\s){1,12}+"
 )
-"""Times, hosts, processes and other marks that are put before a line, but no words."""
+"""Times, hosts, processes and other marks that are put before a line, but no words. Possessive:
+digits fit in many ways, and to try them all would take minutes."""
 _BEFORE = 200  # characters that a logger may print before an exception
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",

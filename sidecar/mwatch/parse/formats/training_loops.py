@@ -25,7 +25,7 @@ _ITEM = re.compile(rf"['\"]([\w/ .@-]{{1,80}})['\"]: ['\"]?({_NUMBER})", re.I)
 _NAME = r"(?:loss(?: train)?|grad[_ -]?norm|lr|learning[_ ]rate)"
 _FIELD = re.compile(
     rf"(?<![\w/.-])((?:[A-Za-z][\w/.-]{{0,60}}[ _/.-])?{_NAME})"
-    rf"['\"]?\s*[:=]?\s*['\"]?({_NUMBER})",
+    rf"['\"]?\s*(?:[:=]\s*)?['\"]?({_NUMBER})",
     re.I,
 )
 _COUNT = re.compile(
