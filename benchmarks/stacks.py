@@ -42,14 +42,14 @@ def _text(rank: int, *, is_late: bool) -> str:
     waiting = [
         (f"{_TORCH}/distributed/distributed_c10d.py", 2810, "all_reduce"),
         (f"{_TORCH}/distributed/c10d_logger.py", 81, "wrapper"),
-        ("/work/megatron/training/training.py", 3532, "train_step"),
+        ("/repo/megatron/training/training.py", 3532, "train_step"),
     ]
     late = [
         (f"{_TORCH}/utils/data/dataloader.py", 1243, "_try_get_data"),
         (f"{_TORCH}/utils/data/dataloader.py", 701, "__next__"),
-        ("/work/pretrain_gpt.py", 120, "get_batch"),
+        ("/repo/pretrain_gpt.py", 120, "get_batch"),
     ]
-    outer = [("/work/megatron/training/training.py", 900 + at, f"f{at}") for at in range(_DEPTH)]
+    outer = [("/repo/megatron/training/training.py", 900 + at, f"f{at}") for at in range(_DEPTH)]
     main = _thread("main thread", 0, [*(late if is_late else waiting), *outer])
     wait = [("/usr/lib/python3.12/threading.py", 355, "wait")] * 6
     rest = (_thread("thread", number, wait) for number in range(1, _THREADS))

@@ -17,8 +17,8 @@ from support.builders.probe import RECORD
 
 TEXT = """# rank {rank}, pid 7
 main thread 0x00007f00 [MainThread] (most recent call first):
-  File "/work/pretrain.py", line 32 in train_step
-  File "/work/pretrain.py", line 90 in <module>
+  File "/repo/pretrain.py", line 32 in train_step
+  File "/repo/pretrain.py", line 90 in <module>
 """
 
 
@@ -28,7 +28,7 @@ def dump(volume: Path, ranks: list[int], processes: list[dict[str, Any]]) -> Non
     for rank in ranks:
         (folder / f"rank-{rank}.stacks.txt").write_text(TEXT.format(rank=rank))
     (folder / "processes.json").write_text(json.dumps({"processes": processes}))
-    lines = {"/work/pretrain.py:32": "time.sleep(60)"}
+    lines = {"/repo/pretrain.py:32": "time.sleep(60)"}
     (folder / "sources.json").write_text(json.dumps({"version": 1, "lines": lines}))
 
 

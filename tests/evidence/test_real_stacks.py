@@ -149,10 +149,10 @@ AT_THE_GPU = """# rank 0, pid 812, 2026-11-16T14:02:11+0000, training/trainer.py
 
 main thread 0x00007f3f1a2c6740 [MainThread] (most recent call first):
   File "/opt/venv/lib/python3.12/site-packages/torch/cuda/__init__.py", line 1085 in synchronize
-  File "/work/tests/gpu_faults/trainer.py", line 76 in fail
-  File "/work/tests/gpu_faults/trainer.py", line 61 in train_step
-  File "/work/tests/gpu_faults/trainer.py", line 47 in main
-  File "/work/tests/gpu_faults/trainer.py", line 139 in <module>
+  File "/repo/tests/gpu_faults/trainer.py", line 76 in fail
+  File "/repo/tests/gpu_faults/trainer.py", line 61 in train_step
+  File "/repo/tests/gpu_faults/trainer.py", line 47 in main
+  File "/repo/tests/gpu_faults/trainer.py", line 139 in <module>
 
 thread 0x00007f3e0a7ff6c0 [mwatch-probe] (most recent call first):
   File "/usr/lib/python3.12/threading.py", line 355 in wait

@@ -32,13 +32,13 @@ def probe_text(*frames: tuple[str, int, str]) -> str:
     return "\n".join([HEAD, head, *lines, *other]) + "\n"
 
 
-STEP = ("/work/pretrain.py", 32, "train_step")
-MAIN = ("/work/pretrain.py", 90, "<module>")
+STEP = ("/repo/pretrain.py", 32, "train_step")
+MAIN = ("/repo/pretrain.py", 90, "<module>")
 
 
 def read(*frames: tuple[str, int, str], **sources: str) -> RankStack:
     found = rank_stack(
-        3, probe_text(*frames), {f"/work/pretrain.py:{32}": "".join(sources.values())}
+        3, probe_text(*frames), {f"/repo/pretrain.py:{32}": "".join(sources.values())}
     )
     assert found is not None
     return found
@@ -48,7 +48,7 @@ def test_a_call_of_a_c_function_is_named_by_its_source_line() -> None:
     found = read(STEP, MAIN, source="    time.sleep(3600)")
     assert (found.rank, found.kind, found.what) == (3, StackKind.CODE, "time.sleep(3600)")
     assert found.place == "pretrain.py:32 in train_step"
-    assert found.frames == ("train_step (work/pretrain.py:32)", "<module> (work/pretrain.py:90)")
+    assert found.frames == ("train_step (repo/pretrain.py:32)", "<module> (repo/pretrain.py:90)")
 
 
 def test_without_the_source_only_the_place_is_known() -> None:
@@ -80,7 +80,7 @@ def test_the_innermost_known_function_shows_what_the_rank_does(
 
 def test_a_data_set_without_workers_is_in_the_data_loader() -> None:
     found = read(
-        ("/work/data.py", 12, "__getitem__"),
+        ("/repo/data.py", 12, "__getitem__"),
         (f"{TORCH}/utils/data/dataloader.py", 701, "__next__"),
         STEP,
     )
@@ -180,7 +180,7 @@ def test_a_real_process_is_found_where_it_sleeps(tmp_path: Path) -> None:
 
 def test_text_without_frames_and_long_stacks_are_bounded() -> None:
     assert rank_stack(0, "") is None and rank_stack(0, "Thread 0x1:\n  <no Python frame>\n") is None
-    deep = read(*[("/work/model.py", 7, "f" * 300)] * 1000, MAIN)
+    deep = read(*[("/repo/model.py", 7, "f" * 300)] * 1000, MAIN)
     assert len(deep.frames) == MAX_FRAMES and max(map(len, deep.frames)) <= 120
 
 

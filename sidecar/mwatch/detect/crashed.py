@@ -16,7 +16,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mwatch.detect.shared import causes
 from mwatch.detect.shared.causes import REPORTS, cause_of_reason, has_trained, is_after
 from mwatch.detect.shared.culprit import absent_suspect, culprit
 from mwatch.detect.shared.evidence import of_error, of_fault, of_frame, of_gone
@@ -311,7 +310,7 @@ def _others_waited(job: Job, rank: int) -> bool:
     if any(fault.rank not in (None, rank) for fault in seen):
         return True
     named = {each.error.rank for each in (*attempt.errors, *attempt.exceptions)} - {None}
-    return causes.has_trained(attempt) and named <= {rank}
+    return has_trained(attempt) and named <= {rank}
 
 
 def _is_shared(entry: CatalogueEntry) -> bool:

@@ -12,17 +12,14 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from mwatch.errors import InputError
 from mwatch.model.finding import Evidence
+from mwatch.report.log_ends import numbered, plain
 from mwatch.report.run_report import RunReport
-from mwatch.runtime.files import read_chunks
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 _STEP = re.compile(r"iteration \d+(?: \||$)")
 _MAX_QUOTES = 200
 _MAX_TEXT = 2000
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-Places = dict[tuple[str, int], str]
 
 
 def quoted(report: RunReport) -> RunReport:
@@ -72,27 +69,13 @@ def _replaced(
 
 
 def _lines(file: str, numbers: set[int]) -> Iterator[tuple[int, str]]:
-    last, first, rest = max(numbers), 1, b""
-    try:
-        for data, *_ in read_chunks(file, "diagnose"):
-            block = rest + data
-            cut = block.rfind(b"\n") + 1
-            block, rest = block[:cut], block[cut:]
-            count = block.count(b"\n")
-            here = [each for each in numbers if first <= each < first + count]
-            if here:
-                lines = block.split(b"\n")
-                for number in sorted(here):
-                    yield number, _text(lines[number - first])
-            first += count
-            if first > last:
-                return
-    except InputError:
-        return
-    if first in numbers and rest:
-        yield first, _text(rest)
+    last = max(numbers)
+    for lines, first in numbered(file):
+        for number in sorted(each for each in numbers if first <= each < first + len(lines)):
+            yield number, _text(lines[number - first])
+        if first + len(lines) > last:
+            return
 
 
 def _text(line: bytes) -> str:
-    printed = _COLOUR.sub("", line[:_MAX_TEXT].decode("utf-8", "replace").rstrip("\r"))
-    return scrub_text(printed.rpartition("\r")[2].strip())
+    return scrub_text(plain(line[:_MAX_TEXT].decode("utf-8", "replace")).strip())

@@ -99,7 +99,7 @@ def _windows(name: str, path: Path, lasts: Mapping[int, int]) -> Iterator[LogEnd
     """`lasts`: the last line to show, by incident. What the end of the log shows is left out."""
     kept: dict[int, list[bytes]] = {number: [] for number in lasts}
     total = 0
-    for chunk, first in _numbered(path):
+    for chunk, first in numbered(str(path)):
         total = first + len(chunk) - 1
         for number, last in lasts.items():
             low, high = max(last - MAX_LINES + 1, first), min(last, total)
@@ -110,11 +110,11 @@ def _windows(name: str, path: Path, lasts: Mapping[int, int]) -> Iterator[LogEnd
             yield LogEnd(name, _clean(kept[number]), begin, number)
 
 
-def _numbered(path: Path) -> Iterator[tuple[list[bytes], int]]:
+def numbered(path: str) -> Iterator[tuple[list[bytes], int]]:
     """Whole lines in pieces, with the number of the first; of a compressed log too."""
     first, rest = 1, b""
     try:
-        for data, *_ in read_chunks(str(path), "report"):
+        for data, *_ in read_chunks(path, "report"):
             lines = (rest + data).split(b"\n")
             rest = lines.pop()[-_CHUNK:]
             yield lines, first
@@ -128,5 +128,10 @@ def _numbered(path: Path) -> Iterator[tuple[list[bytes], int]]:
 def _clean(lines: list[bytes]) -> tuple[str, ...]:
     bounded = b"\n".join(line[: 4 * _CHARACTERS] for line in lines)
     text = Scrubber().scrub(bounded).decode("utf-8", "replace")
-    shown = (_COLOUR.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in text.split("\n"))
+    shown = map(plain, text.split("\n"))
     return tuple(line[:_CHARACTERS] + "…" * (len(line) > _CHARACTERS) for line in shown)
+
+
+def plain(line: str) -> str:
+    """The line as it looked on a terminal: without colours and what a carriage return replaced."""
+    return _COLOUR.sub("", line.rstrip("\r").rpartition("\r")[2])

@@ -242,7 +242,7 @@ def _follow(job: Job, attempt: Attempt, at: float, beat: Beat) -> None:
     phase = _PHASES.get(beat.phase)
     if phase in (None, JobPhase.ENDED, JobPhase.FIRST_STEP):
         return
-    if phase in (JobPhase.SAVING, JobPhase.EVALUATING) and phase is not None:
+    if phase is JobPhase.SAVING or phase is JobPhase.EVALUATING:
         attempt.probed_asides.add(phase)
     is_backwards = phase in (JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTING)
     if not (is_backwards and not attempts.is_before_steps(attempt)):

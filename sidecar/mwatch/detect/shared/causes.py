@@ -133,10 +133,7 @@ _BY_NAME = {
     "MemoryError": Cause.OOM,
     "OutOfMemoryError": Cause.OOM,
 }
-_PATHS = frozenset(
-    {"FileExistsError", "FileNotFoundError", "IsADirectoryError", "NotADirectoryError",
-     "PermissionError"}
-)  # fmt: skip
+_PATHS = _FILES - {"OSError", "IOError", "TimeoutError", "BlockingIOError"}
 _KINDS = (
     (re.compile(r"memory allocation of \d+ bytes|bad_alloc|cannot allocate memory"
                 r"|(?:exceed\w*|over) (?:\w+ ){0,4}memory limit|not enough (?:host |system )?memory"
