@@ -46,3 +46,10 @@ def test_a_last_line_without_a_newline_is_quoted_too(tmp_path: Path) -> None:
     file.write_text("\n".join(log()[:31]))
     report = replay(ReplayRequest([str(file)]), NOW)
     assert report.findings[0].evidence[-1].text == log()[30].strip()
+
+
+def test_a_log_of_a_folder_is_quoted_too(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text("\n".join(log()) + "\n")
+    report = replay(ReplayRequest([str(tmp_path)]), NOW)
+    evidence = report.findings[0].evidence[0]
+    assert (evidence.file, evidence.text) == ("train.log", log()[(evidence.line or 0) - 1].strip())

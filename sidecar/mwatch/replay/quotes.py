@@ -15,6 +15,7 @@ from dataclasses import replace
 from mwatch.model.finding import Evidence
 from mwatch.report.log_ends import numbered, plain
 from mwatch.report.run_report import RunReport
+from mwatch.runtime.files import STDIN
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 _STEP = re.compile(r"iteration \d+(?: \||$)")
@@ -22,18 +23,19 @@ _MAX_QUOTES = 200
 _MAX_TEXT = 2000
 
 
-def quoted(report: RunReport) -> RunReport:
+def quoted(report: RunReport, paths: Mapping[str, str]) -> RunReport:
+    """`paths`: of the files, by their names in evidence."""
     every = [each for finding in report.findings for each in finding.evidence]
     voices = (voice for incident in report.incidents for voice in incident.voices)
     every += [each for voice in voices for each in voice.evidence]
     wanted: dict[str, set[int]] = {}
     for each in every[:_MAX_QUOTES]:
-        if each.file in report.files and each.line and _STEP.match(each.text):
-            wanted.setdefault(each.file, set()).add(each.line)
+        if paths.get(each.file or "", STDIN) != STDIN and each.line and _STEP.match(each.text):
+            wanted.setdefault(each.file or "", set()).add(each.line)
     texts = {
         (file, number): text
         for file, numbers in wanted.items()
-        for number, text in _lines(file, numbers)
+        for number, text in _lines(paths[file], numbers)
     }
     if not texts:
         return report

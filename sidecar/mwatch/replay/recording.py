@@ -223,8 +223,13 @@ class Recording:
     @property
     def tails(self) -> dict[str, bytes]:
         """The last `TAIL` bytes of each file, by its name in evidence."""
+        return {name: self._tails[path] for name, path in self.paths.items() if path in self._tails}
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Of the files, by their names in evidence."""
         files = (file for each in self.streams for file in each.files)
-        return {file.shown: self._tails[file.path] for file in files if file.path in self._tails}
+        return {file.shown: file.path for file in files}
 
     @property
     def is_about_training(self) -> bool:

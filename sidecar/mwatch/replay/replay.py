@@ -277,7 +277,8 @@ def _replay(
         up_until = max(filter(None, (up_until, dumps.up_until())), default=None)
     player.finish(up_until, recording.line_counts, proved=proved)
     recording.notes += _doubts(engine.job)
-    report = quoted(conclude(recording, player, is_up=up_until is not None, now=now))
+    report = conclude(recording, player, is_up=up_until is not None, now=now)
+    report = quoted(report, recording.paths)
     return report if dumps is None else dumps.judged(report)
 
 
