@@ -5,13 +5,15 @@
 from __future__ import annotations
 
 import gzip
+import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.report.html.page import render
-from mwatch.report.log_ends import MAX_INCIDENTS, MAX_LINES, MAX_LOGS, ends, of_replay, of_run
+from mwatch.report.log_ends import MAX_INCIDENTS, MAX_LINES, MAX_LOGS, ends, of_run
 from mwatch.report.run_report import RunReport
 from support.builders.story import replayed
 from support.runs.recorded import RunLog
@@ -34,7 +36,7 @@ def crashed_twice() -> str:
 
 
 def played(file: Path) -> RunReport:
-    return of_replay(replay(ReplayRequest([str(file)]), 2e9, has_curves=True))
+    return replay(ReplayRequest([str(file)]), 2e9, has_curves=True)
 
 
 @pytest.mark.parametrize("name", ["trainer.log", "trainer.log.gz"])
@@ -55,22 +57,32 @@ def test_the_end_of_the_log_and_the_traceback_of_each_attempt_are_in_the_page(
     assert SECRET not in page and "[scrubbed" in page
 
 
+def test_logs_in_a_folder_or_an_archive_give_the_lines_before_an_incident(tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "trainer.log").write_text(crashed_twice())
+    with tarfile.open(tmp_path / "logs.tgz", "w:gz") as archive:
+        archive.add(logs, "logs")
+    for given in (logs, tmp_path / "logs.tgz"):
+        (first,) = [each for each in played(given).log_ends if each.incident == 1]
+        assert "the tokenizer has no pad token" in "\n".join(first.lines)
+
+
 def test_what_the_end_of_the_log_shows_is_not_shown_again(tmp_path: Path) -> None:
-    report = of_replay(replayed(tmp_path, str(RunLog(total=99).start().steps(1, 20).killed())))
+    report = replayed(tmp_path, str(RunLog(total=99).start().steps(1, 20).killed()))
     assert len(report.incidents) == 1
     assert [each.incident for each in report.log_ends] == [None]
 
 
 def test_the_lines_of_a_watched_run_come_from_its_folder_alone(tmp_path: Path) -> None:
     text = crashed_twice()
-    outside = replayed(tmp_path, text)  # its evidence names a file outside of the run
+    # Its evidence names a file outside of the run.
+    outside = replace(replayed(tmp_path, text), log_ends=())
     folder = tmp_path / "run"
     (folder / "volume").mkdir(parents=True)
     (folder / "volume" / "trainer.log").write_text(text)
-    (end,) = of_run(RunReport.judged(outside, outside.verdict, outside.decision, outside.advice),
-                    folder).log_ends[:1]  # fmt: skip
-    assert end.lines[-1] == text.splitlines()[-1]
-    assert all(each.incident is None for each in of_run(outside, folder).log_ends)
+    (end,) = of_run(outside, folder).log_ends
+    assert end.incident is None and end.lines[-1] == text.splitlines()[-1]
 
 
 def test_long_lines_many_logs_and_colours_stay_bounded() -> None:

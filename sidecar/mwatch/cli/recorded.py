@@ -119,7 +119,7 @@ def report(
     """
     from mwatch.report.files import check_target
     from mwatch.report.html.page import FIX, SUFFIXES, render, run_mark, write_page, written_mark
-    from mwatch.report.log_ends import of_replay, of_run
+    from mwatch.report.log_ends import of_run
 
     story = story_of(names or [])
     target = out or (story.parent / _PAGE if story else Path(_PAGE))
@@ -131,7 +131,7 @@ def report(
     made = make_report(names, checkpoints, until, policy, catalogue, has_curves=True)
     if not force and earlier != run_mark(made):
         _check_free(target)
-    made = of_run(made, story.parent) if story else of_replay(made)
+    made = of_run(made, story.parent) if story else made
     size = write_page(render(made, title or ""), target)
     _print_summary(made, target, size, as_json=as_json)
     raise typer.Exit(made.exit_code if exit_code else 0)

@@ -33,7 +33,7 @@ from mwatch.replay.player import Player
 from mwatch.replay.quotes import quoted
 from mwatch.replay.recording import FRESH_SECONDS, Progress, Recording, open_recording
 from mwatch.report.conclusion import RunConclusion
-from mwatch.report.log_ends import ends
+from mwatch.report.log_ends import ends, of_replay
 from mwatch.report.model import ReportClock, short
 from mwatch.report.recorder import ReportRecorder
 from mwatch.report.run_report import RunReport, iso
@@ -279,7 +279,8 @@ def _replay(
     recording.notes += _doubts(engine.job)
     report = conclude(recording, player, is_up=up_until is not None, now=now)
     report = quoted(report, recording.paths)
-    return report if dumps is None else dumps.judged(report)
+    report = report if dumps is None else dumps.judged(report)
+    return of_replay(report, recording.paths) if has_curves else report
 
 
 def run_name(names: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from mwatch.errors import InputError
 from mwatch.report.model import IncidentStory, LogEnd
 from mwatch.report.run_report import RunReport
-from mwatch.runtime.files import read_chunks
+from mwatch.runtime.files import STDIN, read_chunks
 from mwatch_trainer import contract
 from mwatch_trainer.scrub.scrubber import Scrubber
 
@@ -42,9 +42,10 @@ def ends(tails: dict[str, bytes], size: int) -> tuple[LogEnd, ...]:
     return tuple(reversed(found))
 
 
-def of_replay(report: RunReport) -> RunReport:
-    """Add the lines before each incident, from the files that were read."""
-    return _with_incidents(report, {name: Path(name) for name in report.files}.get)
+def of_replay(report: RunReport, paths: Mapping[str, str]) -> RunReport:
+    """Add the lines before each incident. `paths`: of the files, by their names in evidence."""
+    files = {name: Path(path) for name, path in paths.items() if path != STDIN}
+    return _with_incidents(report, files.get)
 
 
 def of_run(report: RunReport, folder: Path) -> RunReport:
