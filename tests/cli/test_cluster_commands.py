@@ -46,7 +46,7 @@ def test_what_is_there_is_a_path_unless_a_cluster_is_named(
     assert is_job("gpt", "training", None)
 
 
-@pytest.mark.parametrize("command", ["diagnose", "checkpoints"])
+@pytest.mark.parametrize("command", ["diagnose", "checkpoints", "report", "ui"])
 def test_a_name_that_is_neither_here_nor_in_a_cluster_says_both(command: str) -> None:
     done = mwatch(command, "gpt")
     assert (done.returncode, done.stdout) == (3, "")

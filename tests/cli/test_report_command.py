@@ -115,7 +115,7 @@ def test_the_verdict_is_the_exit_code_only_on_request(kept: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nowhere"], "no such file"),
+        (["nowhere.log"], "no such file"),
         (["broken"], "story.json: not JSON"),
         (["trainer.log", "--out", "page.pdf"], "name it .html"),
         (["trainer.log", "--out", "broken"], "is a folder"),

@@ -24,7 +24,9 @@ SURFACE = {
     "run": HELP
     | {"-- CMD...", "--act", "--policy", "--name", "--runs", "--checkpoints", "--port", "--grace"}
     | {"--plain", "--json", "--no-probe", "--no-page", "--otlp-endpoint", "--tensorboard-notes"},
-    "ui": HELP | {"RUN", "--runs", "--port", "--no-browser"},
+    "ui": HELP
+    | {"RUN|JOB", "--namespace", "-n", "--kubeconfig", "--context"}
+    | {"--runs", "--port", "--no-browser"},
     "sidecar": HELP
     | {"--dir", "--run", "--pod", "--pod-uid", "--namespace", "--node", "--host", "--port"}
     | {"--save", "--policy", "--config", "--otlp-endpoint", "--tensorboard"}
@@ -49,7 +51,8 @@ SURFACE = {
     "mode": HELP | CLUSTER | {"JOB", "observe|act", "--reason", "--json"},
     "replay": RECORDED | {"--report"},
     "report": (RECORDED - {"DIR|LOG...|-"})
-    | {"RUN|DIR|LOG...|-", "--out", "--title", "--force", "--exit-code"},
+    | {"JOB|RUN|DIR|LOG...|-", "--namespace", "-n", "--kubeconfig", "--context"}
+    | {"--out", "--title", "--force", "--exit-code"},
     "parse": HELP | {"FILE...|-", "--follow", "-f", "--flavour", "--since-line", "--catalogue"},
     "plan": HELP
     | {"MODEL", "--layers", "--hidden", "--heads", "--seq", "--vocab", "--max-positions"}

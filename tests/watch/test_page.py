@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from mwatch.report import story_json
 from mwatch.report.run_report import RunReport
 from mwatch.watch.page import MAX_PAGES, LivePage, OpenPages, protected_checkpoints
 from support.builders.snapshot import busy_snapshot
@@ -231,3 +232,11 @@ def test_the_renderer_is_not_loaded_before_the_first_request() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_report_itself_is_served_beside_the_page() -> None:
+    with live(is_local=True) as (_, loop, port, _):
+        status, body, headers = get(port, "/story.json")
+        assert (status, headers["Content-Type"]) == (200, "application/json")
+        assert story_json.from_json(body).series == loop.report.series
+        assert get(port, "/story.json", Host="evil.example")[0] == 403

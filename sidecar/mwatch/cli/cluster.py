@@ -47,4 +47,4 @@ def _is_path(name: str) -> bool:
     head, slash, _ = name.rpartition("/")
     if slash and head.lower().partition(".")[0].removesuffix("s") in _KINDS:
         return False
-    return bool(slash) or name.endswith((".log", ".txt", ".out", ".json", ".gz"))
+    return bool(slash) or name.endswith((".log", ".txt", ".out", ".json", ".gz", ".tgz"))

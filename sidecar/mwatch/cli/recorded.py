@@ -19,7 +19,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mwatch.cli.options import AsJson, Catalogue, Checkpoints, Policy, Until, argument, flag, option
+from mwatch.cli.cluster import exit_if_unreachable, is_job
+from mwatch.cli.options import (
+    AsJson,
+    Catalogue,
+    Checkpoints,
+    Context,
+    Kubeconfig,
+    Namespace,
+    Policy,
+    Until,
+    argument,
+    flag,
+    option,
+)
 from mwatch.cli.render.report import render_replay, render_runs
 from mwatch.cli.terminal import show, write
 from mwatch.errors import InputError
@@ -39,9 +52,9 @@ Names = Annotated[
 Runs = Annotated[
     list[str] | None,
     argument(
-        "[RUN|DIR|LOG...|-]",
-        "Read this run of 'mwatch run' (its name or folder), or these log files or folders; "
-        "- is standard input.",
+        "[JOB|RUN|DIR|LOG...|-]",
+        "Read this live job, this run of 'mwatch run' (its name or folder), or these log files or "
+        "folders; - is standard input.",
     ),
 ]
 
@@ -100,41 +113,72 @@ def report(
         str | None, option("TITLE", "Set the title of the page; by default the name of the run.")
     ] = None,
     as_json: AsJson = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     checkpoints: Checkpoints = None,
     until: Until = None,
     policy: Policy = None,
     catalogue: Catalogue = None,
 ) -> None:
-    """Write an HTML page about a run.
+    """Write an HTML page about a run or a live job.
 
     The page shows curves with incidents, attempts, goodput, evidence and the end of the log. It is
     one file that loads nothing, so it can be mailed. Of logs, a .tgz of 'mwatch diagnose --bundle'
-    is read too. The command does not change the run. Without --out, a page
-    that mwatch wrote about the same run is replaced; no other file is, unless you give --force.
+    is read too. A name that is no run, file or folder here is a live job; with -n, --context or
+    --kubeconfig every name is. Of a job, the controller is asked, else its sidecars, else the logs
+    of its pods. The command does not change the run. Without --out, a page that mwatch wrote about
+    the same run is replaced; no other file is, unless you give --force.
 
-    Exit codes: 0 the page was written, 2 bad input. With --exit-code: 0 healthy or finished,
-    1 something is wrong, 3 not enough data.
+    Exit codes: 0 the page was written, 2 bad input or no such job, 3 the cluster is unreachable.
+    With --exit-code: 0 healthy or finished, 1 something is wrong, 3 not enough data.
 
     Example: mwatch report runs/pretrain_gpt --out monday.html
+
+    Example: mwatch report megatron-training -n training
     """
     from mwatch.report.files import check_target
     from mwatch.report.html.page import FIX, SUFFIXES, render, run_mark, write_page, written_mark
     from mwatch.report.log_ends import of_run
 
-    story = story_of(names or [])
+    where = (namespace, kubeconfig, context)
+    story = None if any(where) else story_of(names or [])
     target = out or (story.parent / _PAGE if story else Path(_PAGE))
     check_target(target, *SUFFIXES, fix=FIX)
     earlier = written_mark(target) if out is None else None
     if not (force or earlier):
         _check_free(target)
-    stop_if_several(names, until, policy, catalogue, as_json=as_json, needs_one=True)
-    made = make_report(names, checkpoints, until, policy, catalogue, has_curves=True)
+    if story is None and is_job(names[0] if names else "-", *where):
+        made = _report_of_job(names or [], where, policy, (checkpoints, until, catalogue))
+    else:
+        stop_if_several(names, until, policy, catalogue, as_json=as_json, needs_one=True)
+        made = make_report(names, checkpoints, until, policy, catalogue, has_curves=True)
     if not force and earlier != run_mark(made):
         _check_free(target)
-    made = of_run(made, story.parent) if story else made
-    size = write_page(render(made, title or ""), target)
+    size = write_page(render(of_run(made, story.parent) if story else made, title or ""), target)
     _print_summary(made, target, size, as_json=as_json)
     raise typer.Exit(made.exit_code if exit_code else 0)
+
+
+def _report_of_job(
+    names: list[str],
+    where: tuple[str | None, str | None, str | None],
+    policy: Path | None,
+    for_logs: tuple[object, ...],
+) -> RunReport:
+    """`for_logs`: options that a live job does not take."""
+    if len(names) != 1:
+        raise typer.BadParameter("give exactly one live job", param_hint="JOB")
+    if any(for_logs):
+        text = "--checkpoints, --until and --catalogue are only for recorded logs"
+        raise typer.BadParameter(text, param_hint="JOB")
+    from mwatch.config.loader import load_policy
+    from mwatch.diagnose.job import JobRequest
+    from mwatch.diagnose.job_page import report_job
+
+    settings = None if policy is None else load_policy(policy)
+    with exit_if_unreachable("" if any(where) else names[0]):
+        return report_job(JobRequest(names[0], *where, settings))
 
 
 def _check_free(target: Path) -> None:

@@ -1,22 +1,35 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch ui`: shows the runs of this machine in a browser, while they run and afterwards."""
+"""`mwatch ui`: shows runs of this machine, a job or a fleet in a browser.
+
+Pages of a cluster are passed on from the controller, or from a sidecar if there is none.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mwatch.cli.options import argument, flag, option
+from mwatch.cli.cluster import exit_if_unreachable, is_job
+from mwatch.cli.options import Context, Kubeconfig, Namespace, argument, flag, option
 
-Run = Annotated[
-    Path | None,
-    argument("[RUN]", "Show this run of 'mwatch run' (its folder or name); by default list all."),
+if TYPE_CHECKING:
+    from mwatch.export.http.server import Pages
+
+Name = Annotated[
+    str | None,
+    argument(
+        "[RUN|JOB]",
+        "Show this run of 'mwatch run' (its folder or name), or this job; by default list all "
+        "runs, or with -n all jobs.",
+    ),
 ]
 Runs = Annotated[Path, option("DIR", "Read the folders of runs here.")]
 Port = Annotated[
@@ -27,28 +40,50 @@ NoBrowser = Annotated[bool, flag("--no-browser", "Print the address and open no 
 
 
 def ui(
-    run: Run = None,
+    name: Name = None,
     *,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
     runs: Runs = Path("runs"),
     port: Port = 9403,
     no_browser: NoBrowser = False,
 ) -> None:
-    """Show runs of this machine as pages in a browser.
+    """Show a run, a job or all of them as pages in a browser.
 
-    The pages are read-only, are served on the loopback address only, and follow a run that goes on.
-    A browser is opened if there is one and the output is a terminal. Ctrl-C ends the command.
+    A name that is no run, file or folder here is a job; with -n, --context or --kubeconfig every
+    name is. The pages of a job come from the controller, else from one of its sidecars, through
+    the API server; they need no more rights than 'mwatch diagnose'.
 
-    Exit codes: 0 ended by Ctrl-C, 2 bad input.
+    The pages are read-only, are served on the loopback address only, and follow what goes on. A
+    browser is opened if there is one and the output is a terminal. Ctrl-C ends the command.
+
+    Exit codes: 0 ended by Ctrl-C, 2 bad input or no such job, 3 the cluster is unreachable, or
+    neither controller nor sidecar answers.
 
     Example: mwatch ui runs/pretrain_gpt-1115-0312
+
+    Example: mwatch ui megatron-training -n training
     """
-    from mwatch.run.ui import pages_of, serve
+    from mwatch.run.ui import is_run, pages_of
+
+    where = (namespace, kubeconfig, context)
+    is_here = not any(where) and (name is None or is_run(runs / name) or not is_job(name))
+    if is_here:
+        _serve(pages_of(None if name is None else Path(name), runs), "/", port, no_browser)
+        return
+    with _pages_of_cluster(name or "", where) as (pages, path):
+        _serve(pages, path, port, no_browser)
+
+
+def _serve(pages: Pages, path: str, port: int, no_browser: bool) -> None:
+    from mwatch.run.ui import serve
     from mwatch.runtime.shutdown import asked_to_end
 
     with asked_to_end() as asked:
-        server = serve(pages_of(run, runs), port)
+        server = serve(pages, port)
         try:
-            address = f"http://127.0.0.1:{server.port}/"
+            address = f"http://127.0.0.1:{server.port}{path}"
             typer.echo(f"{address}  (Ctrl-C ends it)")
             sys.stdout.flush()
             if not no_browser and sys.stdout.isatty() and has_browser(os.environ):
@@ -58,6 +93,26 @@ def ui(
             asked.wait()
         finally:
             server.close()
+
+
+@contextmanager
+def _pages_of_cluster(
+    name: str, where: tuple[str | None, str | None, str | None]
+) -> Iterator[tuple[Pages, str]]:
+    """The pages, and the path of the first one."""
+    from mwatch.diagnose.forward import Forward, find_pages, find_sidecar
+    from mwatch.diagnose.job import JobRequest
+    from mwatch.kube.access import open_access
+
+    request = JobRequest(name, *where)
+    with exit_if_unreachable("" if any(where) else name):
+        access = open_access(where[1], where[2])
+    with closing(access):
+        with exit_if_unreachable("" if any(where) else name):
+            found = find_pages(access, request)
+        typer.echo(f"mwatch: pages of {found.text}", err=True)
+        look_again = partial(find_sidecar, access, request) if found.is_sidecar else None
+        yield Forward(access, found, look_again).pages(), found.path
 
 
 def has_browser(environ: Mapping[str, str]) -> bool:

@@ -106,6 +106,8 @@ class JobRequest:
     settings: Settings | None = None
     wants_logs: bool = False
     """Read the logs of all pods, even if the sidecar answers: for a bundle."""
+    has_curves: bool = False
+    """With the data for a page."""
 
 
 def diagnose_job(request: JobRequest, now: float | None = None) -> JobReport:
@@ -126,7 +128,7 @@ def diagnose_with(access: Access, request: JobRequest, now: float) -> JobReport:
         access, facts.job.kind, facts.kube.pods, facts.bodies,
         seconds=_PODS_SECONDS, wants_logs=request.wants_logs,
     )  # fmt: skip
-    return make_report(facts, reports, request.settings, began)
+    return make_report(facts, reports, request.settings, began, has_curves=request.has_curves)
 
 
 def make_report(
@@ -134,13 +136,15 @@ def make_report(
     reports: Sequence[PodReport],
     settings: Settings | None = None,
     began: float | None = None,
+    *,
+    has_curves: bool = False,
 ) -> JobReport:
     """`began`: start of the diagnosis, by the monotonic clock."""
     pods = facts.kube.pods
     is_up = any(pod.phase == "Running" for pod in pods) and not facts.job.finished
     history = build_history(
         facts.job.name, reports, facts.kube.now,
-        besides=besides(facts.kube), settings=settings, is_up=is_up,
+        besides=besides(facts.kube), settings=settings, is_up=is_up, has_curves=has_curves,
     )  # fmt: skip
     verdict, decision = judge(facts, history, reports)
     findings = tuple(
@@ -151,6 +155,8 @@ def make_report(
     report = replace(
         history.recorder.report(concluded=RunConclusion(verdict, decision, None, findings)),
         ended_at=history.last_at,
+        is_over=bool(facts.job.finished),
+        uid=facts.job.uid,
         files=tuple(each.pod.name for each in reports if each.has_data),
         lines=history.lines,
         notes=tuple(_notes(facts, reports)),

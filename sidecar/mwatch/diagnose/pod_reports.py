@@ -76,7 +76,7 @@ def query_pods(
     for pod in chosen:
         body = bodies.get(pod.name, {})
         blank[pod.name] = PodReport(pod, trainer_name(kind, body))
-        asks[pod.name] = partial(_ask, access, blank[pod.name], _port(pod, body), wants_logs)
+        asks[pod.name] = partial(_ask, access, blank[pod.name], sidecar_port(pod, body), wants_logs)
     by_name = {
         name: blank[name]._replace(problem=each.why) if isinstance(each, TimedOut) else each
         for name, each in gather(asks, seconds=seconds).items()
@@ -96,7 +96,7 @@ def _urgency(pod: KubePod) -> tuple[int, int]:
     return int(is_well), pod.replica_index or 0
 
 
-def _port(pod: KubePod, body: Mapping[str, Any]) -> int | None:
+def sidecar_port(pod: KubePod, body: Mapping[str, Any]) -> int | None:
     """Return the port of the running sidecar, if there is one."""
     if not any(each.name == SIDECAR and each.is_running for each in pod.containers):
         return None
@@ -106,7 +106,7 @@ def _port(pod: KubePod, body: Mapping[str, Any]) -> int | None:
 
 
 def ask_sidecar(access: Access, pod: KubePod, body: Mapping[str, Any]) -> PodReport:
-    return _by_sidecar(access, PodReport(pod, ""), _port(pod, body))
+    return _by_sidecar(access, PodReport(pod, ""), sidecar_port(pod, body))
 
 
 def _by_sidecar(access: Access, report: PodReport, port: int | None) -> PodReport:
@@ -124,7 +124,7 @@ def _ask(access: Access, report: PodReport, port: int | None, wants_logs: bool) 
     report = _by_sidecar(access, report, port)
     has_begun = any(each.name == report.container for each in pod.containers)
     if (report.snapshot is None or wants_logs) and has_begun and pod.phase != "Pending":
-        return _logs(access, report)
+        return read_logs(access, report)
     return report
 
 
@@ -163,7 +163,8 @@ def _joined(whole: PodReport, part: PodSnapshot, at: float, raw: Mapping[str, An
     return whole._replace(snapshot=merged, received_at=at)
 
 
-def _logs(access: Access, report: PodReport) -> PodReport:
+def read_logs(access: Access, report: PodReport) -> PodReport:
+    """The present log of the training container, and that before its last restart."""
     pod, trainer = report.pod, report.trainer
     found: list[PodLog] = []
     problem = ""

@@ -67,11 +67,13 @@ def build_history(
     besides: Sequence[Finding] = (),
     settings: Settings | None = None,
     is_up: bool = True,
+    has_curves: bool = False,
 ) -> JobHistory:
-    """`besides`: findings from Kubernetes; `is_up`: a pod may still print something."""
+    """`besides`: findings from Kubernetes; `is_up`: a pod may still print something; `has_curves`:
+    with the data for a page."""
     known, grammar = catalogue.with_grammar()
     engine = Engine(run, known, settings)
-    recorder = ReportRecorder(engine, clock=ReportClock(zone="UTC"), has_curves=False)
+    recorder = ReportRecorder(engine, clock=ReportClock(zone="UTC"), has_curves=has_curves)
     history = JobHistory(engine, Assessment(now, (), engine.preview(now).decision), recorder)
     for observed in _observations(reports, grammar, history):
         _play(history, observed)
@@ -145,13 +147,17 @@ def _place(history: JobHistory, file: str, line: int, at: float) -> None:
         history.places[file, line] = at
 
 
+def log_name(log: PodLog) -> str:
+    return f"{log.pod} (previous)" if log.is_previous else log.pod
+
+
 def _of_log(log: PodLog, grammar: Grammar, history: JobHistory) -> list[Observed]:
-    name = f"{log.pod} (previous)" if log.is_previous else log.pod
+    name = log_name(log)
     reader = Reader(grammar, name)
     found: list[Observed] = []
     times: list[float] = []
     for part in (log.head, log.tail):
-        events = in_order(reader.feed(_without_times(part, times)))
+        events = in_order(reader.feed(without_times(part, times)))
         found += _at(events, times, log.pod, name, history)
     found += _at(in_order(reader.settle()), times, log.pod, name, history)
     history.lines += len(times)
@@ -167,7 +173,7 @@ def _at(
         yield Observed(at, pod, event)
 
 
-def _without_times(data: bytes, times: list[float]) -> bytes:
+def without_times(data: bytes, times: list[float]) -> bytes:
     """Strip the timestamps; a line without one gets that of the line before."""
     lines = []
     for line in data.splitlines():

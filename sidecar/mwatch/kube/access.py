@@ -71,6 +71,12 @@ class ObjectList(NamedTuple):
     """False: the cluster does not know this kind."""
 
 
+class PageResponse(NamedTuple):
+    data: bytes
+    headers: Mapping[str, str]
+    """Their names in any case."""
+
+
 class CallLimits(NamedTuple):
     call_seconds: float = 15.0
     """Of one try."""
@@ -232,6 +238,10 @@ class Access:
 
     def page(self, path: str, query: Mapping[str, Any] | None, seconds: float) -> bytes:
         """One try, answer as it is: a log, or a page of a pod behind the API server."""
+        return self.response(path, query, seconds).data
+
+    def response(self, path: str, query: Mapping[str, Any] | None, seconds: float) -> PageResponse:
+        """The page with its headers; the same errors as `page`."""
         try:
             response = self._send("GET", path, query, seconds)
             with response:
@@ -243,7 +253,7 @@ class Access:
         answer = self._answer(response.status, data, path)
         if not answer.is_ok:
             raise Rejected(answer.text or f"{path}: {answer.outcome.value}")
-        return data
+        return PageResponse(data, response.headers)
 
     def stream(self, path: str, query: Mapping[str, Any], seconds: float) -> Iterator[bytes]:
         """Lines as they arrive, until the server closes the stream; Unavailable if it breaks.

@@ -71,28 +71,39 @@ def _lines_after(head: bytes, tail: bytes) -> bytes:
     return b"".join(line for line in lines[first:] if line.split(b" ", 1)[0] > last)
 
 
+class Port(NamedTuple):
+    """A port of a pod or a service, as the proxy of the API server reaches it."""
+
+    resource: ApiResource
+    namespace: str
+    name: str
+    number: int
+
+    @property
+    def path(self) -> str:
+        # The colon before the port is part of the path and must not be escaped.
+        name = f"{self.name}:{self.number}"
+        return self.resource.path(self.namespace, name, part="proxy").replace("%3A", ":")
+
+
 def pod_page(
     access: Access, namespace: str, pod: str, port: int, path: str, *, seconds: float
 ) -> Mapping[str, Any]:
-    return _page(access, PODS, namespace, f"{pod}:{port}", path, seconds)
+    return _page(access, Port(PODS, namespace, pod, port), path, seconds)
 
 
 def service_page(
     access: Access, namespace: str, service: str, port: int, path: str, *, seconds: float
 ) -> Mapping[str, Any]:
-    return _page(access, SERVICES, namespace, f"{service}:{port}", path, seconds)
+    return _page(access, Port(SERVICES, namespace, service, port), path, seconds)
 
 
-def _page(
-    access: Access, resource: ApiResource, namespace: str, name: str, path: str, seconds: float
-) -> Mapping[str, Any]:
-    # The colon before the port is part of the path and must not be escaped.
-    base = resource.path(namespace, name, part="proxy").replace("%3A", ":")
-    data = access.page(f"{base}{path}", None, seconds)
+def _page(access: Access, port: Port, path: str, seconds: float) -> Mapping[str, Any]:
+    data = access.page(f"{port.path}{path}", None, seconds)
     try:
         found = json_codec.decode(data)
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise Rejected(f"{name}{path} is not a page of mwatch")
+        raise Rejected(f"{port.name}:{port.number}{path} is not a page of mwatch")
     return found

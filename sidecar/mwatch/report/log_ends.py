@@ -8,7 +8,7 @@ is left out with a note.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -26,6 +26,9 @@ MAX_INCIDENTS = 16
 _CHARACTERS = 400
 _AFTER = 8
 """Lines after the last line of evidence: the rest of a traceback."""
+_QUOTE = 200
+_LEAST_QUOTE = 12
+"""Characters of a line that are looked for; a shorter text may stand anywhere."""
 _TAIL = 1 << 16
 _CHUNK = 1 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -62,6 +65,46 @@ def of_run(report: RunReport, folder: Path) -> RunReport:
     if log is not None and not report.log_ends:
         report = replace(report, log_ends=ends({contract.LOG: _tail(log)}, _TAIL))
     return _with_incidents(report, find)
+
+
+def of_logs(report: RunReport, logs: Mapping[str, list[bytes]], cut: Container[str]) -> RunReport:
+    """Add the lines of logs that were read from a cluster, by their names in evidence.
+
+    A line is found by its text: a sidecar counts lines in another file. `cut`: logs without their
+    middle, whose lines have no numbers.
+    """
+    tails = {name: b"\n".join(lines[-MAX_LINES:]) for name, lines in logs.items()}
+    found = list(ends(tails, 1 << 62))
+    for number, each in list(enumerate(report.incidents, 1))[-MAX_INCIDENTS:]:
+        place = _quoted_place(each, logs)
+        if place is None:
+            continue
+        name, last = place
+        lines = logs[name]
+        end = min(last + _AFTER, len(lines))
+        begin = max(0, end - MAX_LINES)
+        if begin < len(lines) - MAX_LINES:
+            first = None if name in cut else begin + 1
+            found.append(LogEnd(name, _clean(lines[begin:end]), first, number))
+    return replace(report, log_ends=tuple(found))
+
+
+def _quoted_place(
+    incident: IncidentStory, logs: Mapping[str, list[bytes]]
+) -> tuple[str, int] | None:
+    """The log and the number of the last line that proves it; None: no log has that line."""
+    for each in incident.voices[0].evidence if incident.voices else ():
+        text = each.text.rstrip("…")[:_QUOTE].encode("utf-8", "replace")
+        if not each.file or len(text) < _LEAST_QUOTE:
+            continue
+        pod = each.file.partition(" ")[0]
+        others = (name for name in logs if name.partition(" ")[0] == pod)
+        for name in dict.fromkeys((each.file, *others)):
+            lines = logs.get(name, [])
+            for index in range(len(lines) - 1, -1, -1):
+                if text in lines[index]:
+                    return name, index + 1
+    return None
 
 
 def _tail(log: Path) -> bytes:

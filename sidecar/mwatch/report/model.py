@@ -185,7 +185,7 @@ class LogEnd:
     file: str
     lines: tuple[str, ...]
     first: int | None = None
-    """Number of the first line; None: they are the last ones."""
+    """Number of the first line; None: they are the last ones, or the log lacks its middle."""
     incident: int | None = None
     """Its place in the report, from 1."""
 

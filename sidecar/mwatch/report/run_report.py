@@ -82,6 +82,8 @@ class RunReport:
     """Lines of the files; None: not counted."""
     log_ends: tuple[LogEnd, ...] = ()
     """Lines of the logs, for a page."""
+    uid: str = ""
+    """Of a job in a cluster."""
 
     @property
     def exit_code(self) -> int:

@@ -146,7 +146,7 @@ class LivePage:
             self._fresh.notify_all()
 
     def pages(self) -> Pages:
-        return {"/": self.page, "/page.json": self.changes}
+        return {"/": self.page, "/page.json": self.changes, "/story.json": self.story}
 
     def page(self, request: Request) -> Page:
         if self._is_local and (refused := foreign(request)) is not None:
@@ -255,6 +255,18 @@ class LivePage:
         self._parts, self._rendered = parts, report
         took = time.thread_time() - began - self._renderer.chart_seconds + self._made_in
         self._seconds = min(MAX_SECONDS, max(MIN_SECONDS, took / self._share))
+
+    def story(self, request: Request) -> Page:
+        """The report itself: `mwatch report` of a live job makes its page of it."""
+        if self._is_local and (refused := foreign(request)) is not None:
+            return refused
+        problem = self._update(is_waiting=True)
+        report = self._report
+        if report is None:
+            return unavailable(problem or "mwatch has no report of this run yet")
+        from mwatch.report import story_json
+
+        return Page(story_json.to_json(report), "application/json", headers=_NOT_KEPT)
 
 
 def protected_checkpoints(changes: Sequence[str]) -> frozenset[int]:

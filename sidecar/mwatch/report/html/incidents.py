@@ -189,6 +189,8 @@ def _lines(end: LogEnd, detail: Detail, *, is_open: bool = False) -> str:
     if end.first is not None:
         last = end.first + len(end.lines) - 1
         what = f"Lines {last - len(kept) + 1:,} to {last:,} of {name}"
+    elif end.incident is not None:
+        what = f"{many(len(kept), 'line')} of {name}"
     text = "\n".join(esc(line) for line in kept)
     return (
         f'<details class="log"{" open" * is_open}><summary>{what}</summary>'

@@ -397,9 +397,10 @@ def _footer(report: RunReport, *, is_cut: bool) -> str:
 
 
 def run_mark(report: RunReport) -> str:
-    """The same for every page of one run: by its name and its first moment."""
+    """The same for every page of one run: by its name, and its UID or first moment."""
     began = "" if report.started_at is None else f"{report.started_at:.3f}"
-    return hashlib.sha256(f"{report.run}\n{began}".encode("utf-8", "replace")).hexdigest()[:16]
+    known = f"{report.run}\n{report.uid or began}".encode("utf-8", "replace")
+    return hashlib.sha256(known).hexdigest()[:16]
 
 
 def _mark(report: RunReport) -> str:
