@@ -288,3 +288,18 @@ def test_last_words_without_an_end_are_noticed(tmp_path: Path) -> None:
     assert ended.story["verdict"]["cause"] in ("crash", "unknown", "user_error")
     log = (ended.folder / "volume" / "trainer.log").read_bytes()
     assert b"it ends in the middle of a" in log
+
+
+def test_ends_of_other_runs_in_the_output_end_nothing(tmp_path: Path) -> None:
+    """The command prints once more than a whole report of a crash, is silent a while, goes on."""
+    flags = ["--train-iters", "40", "--step-seconds", "0.1", "--then", "quote", "--at", "20"]
+    ended = run(command(tmp_path, "--act", then=trainer(*flags)), tmp_path)
+    assert ended.code == 0 and ended.of("restart") == [] and ended.of("incident") == []
+    assert len(ended.story["attempts"]) == 1
+
+
+def test_training_that_says_done_too_early_and_is_killed_comes_back(tmp_path: Path) -> None:
+    flags = ["--train-iters", "40", "--then", "done,kill", "--at", "20"]
+    flags += ["--state", str(tmp_path / "once")]
+    ended = run(command(tmp_path, "--act", then=trainer(*flags)), tmp_path)
+    assert ended.code == 0 and len(ended.story["attempts"]) == 2

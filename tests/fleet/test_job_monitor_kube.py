@@ -59,6 +59,9 @@ def test_the_logs_word_of_a_deletion_is_explained_also_where_it_comes_first() ->
                    "SIGTERM", None, None, None, None, None, None, "trainer.log", 70)  # fmt: skip
     fleet.pods[1].say(fleet.now, report)
     fleet.run(6)
+    assert fleet.cause == "healthy", "the wrapper has seen no end: a line alone proves none"
+    fleet.pods[1].say(fleet.now, ProcessExit(None, "SIGTERM", None))
+    fleet.run(6)
     assert fleet.cause == "killed"
     assert due(fleet.watch, fleet.now) is None, "not acted on before the cluster had its say"
     fleet.take_away("train-1")

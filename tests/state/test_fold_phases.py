@@ -4,8 +4,11 @@
 
 from __future__ import annotations
 
-from mwatch.model.observation import ProcessExit
+import pytest
+
+from mwatch.model.observation import AttemptStart, ProcessExit
 from mwatch.model.phase import DeadlineSlot, JobPhase
+from mwatch.state.goodput.ledger import time_spent
 from support.builders.fold import (
     DONE,
     READY,
@@ -78,10 +81,37 @@ def test_a_good_bye_is_stopping_and_the_end_of_the_command_is_the_end() -> None:
 
 
 def test_a_last_save_after_training_goes_back_to_stopping() -> None:
-    story = Story().trains(1, 2).says(DONE, saving(2)).wait(3)
+    story = Story().trains(1, 2, total=2).says(DONE, saving(2)).wait(3)
     assert phase(story) is JobPhase.SAVING
     story.says(saved(2))
     assert phase(story) is JobPhase.STOPPING
+    assert story.job.attempt.is_done
+
+
+def test_a_printed_end_after_which_training_goes_on_is_taken_back() -> None:
+    quiet = Story().trains(1, 2, 3, 4, 5)
+    story = Story().trains(1, 2).says("exit code 1")
+    assert phase(story) is JobPhase.ENDED
+    story.trains(3)
+    assert phase(story) is JobPhase.ENDED, "one step may have been under way"
+    story.trains(4, 5)
+    assert phase(story) is JobPhase.TRAINING
+    assert story.job.attempt.ended_at is None and not story.job.attempt.gone
+    spent = [time_spent(each.job, each.at).seconds for each in (story, quiet)]
+    assert spent[0] == pytest.approx(spent[1], abs=2.0)
+
+
+def test_a_printed_end_is_none_where_a_wrapper_will_report_the_real_one() -> None:
+    story = Story().sees(AttemptStart(1, None, None)).trains(1, 2).says("exit code 1")
+    assert phase(story) is JobPhase.TRAINING
+    assert phase(story.sees(ProcessExit(1, None, None))) is JobPhase.ENDED
+    assert phase(story.trains(3, 4, 5)) is JobPhase.ENDED, "late lines: the process is gone"
+
+
+def test_nobody_is_done_far_from_the_end() -> None:
+    story = Story().trains(58, 59, 60, total=100).says(DONE)
+    assert phase(story) is JobPhase.TRAINING and not story.job.attempt.is_done
+    story.trains(99, 100, total=100).says(DONE)
     assert story.job.attempt.is_done
 
 

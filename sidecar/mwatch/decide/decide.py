@@ -68,7 +68,7 @@ def _wait_seconds(job: Job, finding: Finding, lost: int, settings: Settings) -> 
     proof = RULES[finding.cause].proof
     if witness.is_over(job) or proof is Proof.OWN or witness.is_sick(finding):
         return 0.0
-    if witness.reports_an_exit(finding):
+    if witness.reports_an_exit(finding) and not witness.is_only_printed(job, finding):
         return witness.usual_seconds(job, settings)
     # A rank that has not joined yet may be waiting for its data.
     is_late = finding.culprit is not None and finding.culprit.state is CulpritState.NEVER_JOINED
@@ -247,7 +247,8 @@ def _came_after_the_end(case: _Case) -> bool:
 
 def _gave_up(job: Job) -> bool:
     codes = [gone.exit.exit_code for gone in job.attempt.gone.values()]
-    codes += [seen.error.exit_code for seen in job.attempt.errors]
+    errors = (seen for seen in job.attempt.errors if not job.has_wrapper(seen.stream))
+    codes += [seen.error.exit_code for seen in errors]
     return GIVE_UP_EXIT_CODE in codes
 
 

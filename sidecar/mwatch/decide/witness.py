@@ -84,6 +84,17 @@ def reports_an_exit(finding: Finding) -> bool:
     return RULES[finding.cause].proof is Proof.DEATH
 
 
+def is_only_printed(job: Job, finding: Finding) -> bool:
+    """Text says that it died, while wrappers watch all processes and report no end.
+
+    Somebody may have quoted it, or caught it. Only a silence that a witness confirms shows more.
+    """
+    attempt = job.attempt
+    if finding.detector == LOG_END or not attempt.streams or _gone_times(job):
+        return False
+    return all(map(job.has_wrapper, attempt.streams))
+
+
 def is_sick(finding: Finding) -> bool:
     """A GPU that fell off the bus does not come back, whatever else still prints."""
     return finding.cause is Cause.HARDWARE and finding.cannot_heal
@@ -357,7 +368,9 @@ def judge(job: Job, finding: Finding, findings: Sequence[Finding], settings: Set
         return Judgement(True, "what was printed is proof enough", (reported,))
     if is_over(job):
         return _over(job, finding)
-    if reports_an_exit(finding) or is_sick(finding):
+    if is_sick(finding):
+        return _death(job, finding, settings)
+    if reports_an_exit(finding) and not is_only_printed(job, finding):
         return _death(job, finding, settings)
     return _stall(job, finding, findings, settings)
 

@@ -84,11 +84,17 @@ def exited_in_order(attempt: Attempt) -> bool:
     return attempt.exit.exit.reason in ASKED_EXITS or not is_reported
 
 
-def is_proven(attempt: Attempt) -> bool:
+def is_proven(job: Job) -> bool:
+    attempt = job.attempt
     for gone in attempt.gone.values():
         if gone.exit.exit_code or gone.exit.signal or cause_of_reason(gone.exit.reason):
             return True
-    return any(seen.error.kind in REPORTS and _is_last(attempt, seen) for seen in attempt.errors)
+    return any(
+        seen.error.kind in REPORTS
+        and not job.has_wrapper(seen.stream)  # it would report the end
+        and _is_last(attempt, seen)
+        for seen in attempt.errors
+    )
 
 
 def is_credible(job: Job, settings: Settings) -> bool:
@@ -149,7 +155,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     attempt = job.attempt
     if is_quiet(attempt) or exited_in_order(attempt):
         return []
-    has_proof = is_proven(attempt)
+    has_proof = is_proven(job)
     if not has_proof and not is_credible(job, settings):
         return []
     is_emergency = has_proof or is_sure(job, settings)

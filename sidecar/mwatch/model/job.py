@@ -135,6 +135,7 @@ class ProcessGone(NamedTuple):
     at: float
     stream: str
     exit: ProcessExit
+    is_printed: bool = False  # only a line says so
 
 
 class SignSeen(NamedTuple):
@@ -179,6 +180,15 @@ class Save:
     is_first: bool = False
     file: str = ""
     line: int = 0
+
+
+@dataclass(slots=True)
+class PrintedEnd:
+    stream: str
+    phase: JobPhase  # before it
+    phase_since: float
+    ledger: GoodputLedger  # before it
+    lines_after: int = 0
 
 
 LoadState = Literal["unknown", "begun", "loaded", "random", "failed"]
@@ -241,6 +251,8 @@ class Attempt:
     """Of SAVING and EVALUATING, those that the probe has shown: it will show them again."""
     bad_validation_at: int | None = None  # iteration of the first validation with NaN or infinity
     ended_at: float | None = None
+    printed_end: PrintedEnd | None = None
+    """Only printed text says that the attempt is over: training that goes on takes it back."""
     streams: set[str] = field(default_factory=set)  # streams that took part in this attempt
 
     @property
@@ -296,6 +308,8 @@ class Stream:
     last_at: float | None = None
     prints_iterations: bool = False
     prints_checkpoints: bool = False
+    has_wrapper: bool = False
+    """A wrapper started its command and will report the end: printed text proves none."""
 
 
 @dataclass(slots=True)
@@ -317,6 +331,9 @@ class Job:
     sources: dict[Source, SourceStatus] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
     has_started: bool = False  # anything was observed
+
+    def has_wrapper(self, stream: str) -> bool:
+        return stream in self.streams and self.streams[stream].has_wrapper
 
     def suspended_since(self) -> float | None:
         """Since when a signal holds all processes of all pods; None: at least one is free."""

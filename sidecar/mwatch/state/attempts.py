@@ -10,15 +10,17 @@ prints before it has joined belongs to its earlier attempt: it is late.
 from __future__ import annotations
 
 from collections import deque
+from copy import deepcopy
 from dataclasses import replace
 
-from mwatch.model.job import MAX_EARLIER_STEPS, Attempt, Job, Step, Stream
+from mwatch.model.job import MAX_EARLIER_STEPS, Attempt, Job, PrintedEnd, Step, Stream
 from mwatch.model.observation import AttemptStart
 from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 from mwatch.state import calibration
 from mwatch.state.goodput import ledger
 
 KEPT_STEPS = 256  # of an ended attempt
+_LINES_OF_LIFE = 2
 LAST_WORDS_SECONDS = 30.0
 """A pod that is taken down may print errors so long after another one has restarted."""
 
@@ -97,6 +99,36 @@ def end(job: Job, at: float) -> None:
         ledger.attempt_ended(job, attempt.ended_at)
 
 
+def end_as_printed(job: Job, stream: Stream, at: float) -> None:
+    """End the attempt because a line says so; `line_after_end` may take that back."""
+    attempt = job.attempt
+    if attempt.ended_at is None:
+        before = deepcopy(job.ledger)
+        attempt.printed_end = PrintedEnd(stream.name, attempt.phase, attempt.phase_since, before)
+    enter_phase(job, at, JobPhase.ENDED)
+    end(job, at)
+
+
+def line_after_end(job: Job, stream: Stream, at: float) -> None:
+    """An iteration was printed after the attempt had ended by a printed line.
+
+    One step may have been under way, and lines of other pods may be late. More than that shows
+    that training goes on: somebody quoted an end, or a helper process had one.
+    """
+    attempt, printed = job.attempt, job.attempt.printed_end
+    if printed is None or not all(gone.is_printed for gone in attempt.gone.values()):
+        return
+    is_near = stream.name == printed.stream or at - attempt.phase_since > LAST_WORDS_SECONDS
+    printed.lines_after += is_near
+    if printed.lines_after < _LINES_OF_LIFE:
+        return
+    attempt.gone = {}
+    attempt.errors = [seen for seen in attempt.errors if seen.error.exit_code is None]
+    attempt.phase, attempt.phase_since = printed.phase, printed.phase_since
+    attempt.ended_at = attempt.printed_end = None
+    job.ledger = printed.ledger
+
+
 def _replace(job: Job, number: int, at: float) -> None:
     ended = job.attempt
     end(job, ended.ended_at or max(ended.progress_at, last_word(job, ended)))
@@ -133,6 +165,7 @@ def _remember(job: Job, attempt: Attempt) -> None:
 
 
 def fold_start(job: Job, stream: Stream, at: float, started: AttemptStart) -> None:
+    stream.has_wrapper = started.attempt is not None
     start(job, stream, at, started.attempt)
     if job.attempt.number != stream.attempt:
         return

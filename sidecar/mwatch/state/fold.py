@@ -100,9 +100,21 @@ def fold_error(job: Job, stream: Stream, at: float, error: Error) -> None:
         attempts.start(job, stream, at)
     elif error.kind == "elastic" or error.exit_code is not None:
         gone = ProcessExit(error.exit_code, error.signal, None)
-        attempt.gone.setdefault(stream.name, ProcessGone(at, stream.name, gone))
+        _printed_exit(job, stream, at, gone, is_failure=True)
+
+
+def _printed_exit(
+    job: Job, stream: Stream, at: float, gone: ProcessExit, *, is_failure: bool
+) -> None:
+    """A line reports an end. Where a wrapper will report the real one, it proves nothing."""
+    attempt = job.attempt
+    if stream.has_wrapper:
+        return
+    attempt.gone.setdefault(stream.name, ProcessGone(at, stream.name, gone, is_printed=True))
+    if is_failure:
         checkpoints.judge_load(job)
-        _over(job, at)
+    if is_failure or attempt.streams <= attempt.gone.keys():
+        attempts.end_as_printed(job, stream, at)
 
 
 def _fold_exception(attempt: Attempt, seen: ErrorSeen) -> None:
@@ -122,7 +134,7 @@ def fold_exit(job: Job, stream: Stream, at: float, bye: Exit) -> None:
         return
     attempt = job.attempt
     if bye.reason == _ASKED_NOTHING:
-        fold_process_exit(job, stream, at, ProcessExit(0, None, None))
+        _printed_exit(job, stream, at, ProcessExit(0, None, None), is_failure=False)
         return
     if attempt.exit is None:
         attempt.exit = ExitSeen(at, stream.name, bye)
@@ -199,13 +211,21 @@ def fold_marker(job: Job, stream: Stream, at: float, mark: Phase) -> None:
     if mark.name == "first-step":
         if attempts.is_before_steps(attempt) or attempt.phase is JobPhase.LOADING:
             attempts.enter_phase(job, at, JobPhase.FIRST_STEP)
-    elif mark.name == "training" and mark.edge == "end":
+    elif mark.name == "training" and mark.edge == "end" and not _is_far_from_the_end(job):
         attempt.is_done = attempt.exit is None
         attempts.enter_phase(job, at, JobPhase.STOPPING)
     elif mark.name == "evaluating" and mark.edge == "begin":
         attempts.enter_phase(job, at, JobPhase.EVALUATING)
     elif mark.name == "async-finalize":
         attempts.enter_phase(job, at, JobPhase.ASYNC_FINALIZE)
+
+
+def _is_far_from_the_end(job: Job) -> bool:
+    """Nobody is done at iteration 60 of 100, whatever is printed."""
+    attempt, total = job.attempt, job.layout.total_iterations
+    if total is None or attempt.iteration is None or not attempt.steps:
+        return False
+    return total - attempt.iteration > max(job.layout.log_interval or 1, attempt.steps[-1].covers)
 
 
 def is_new_process(job: Job, stream: Stream, at: float) -> bool:

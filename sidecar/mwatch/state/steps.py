@@ -36,6 +36,7 @@ def fold_step(job: Job, stream: Stream, at: float, line: Iteration) -> None:
     stream.prints_iterations = True
     if not _belongs(job, stream, at, line):
         return
+    attempts.line_after_end(job, stream, at)
     attempt = job.attempt
     if line.total_iterations not in (None, job.layout.total_iterations):
         job.layout = replace(job.layout, total_iterations=line.total_iterations)

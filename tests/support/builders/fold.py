@@ -59,13 +59,15 @@ class Story:
         )
 
 
-def line(iteration: int, *, seconds: float = 1.0, skipped: int = 0, **more: Any) -> str:
+def line(
+    iteration: int, *, total: int = 1000, seconds: float = 1.0, skipped: int = 0, **more: Any
+) -> str:
     change = {
         "elapsed time per iteration (ms)": f"{seconds * 1000:.1f}",
         "number of skipped iterations": f"{skipped:3d}",
     }
     return megatron_line(
-        iteration, 1000, stamp=None, change=change | more.pop("change", {}), **more
+        iteration, total, stamp=None, change=change | more.pop("change", {}), **more
     )
 
 

@@ -25,6 +25,22 @@ LINE = (
     " global batch size:     8 |{loss} loss scale: 1.0 | grad norm: {norm} |"
     " number of skipped iterations:   0 | number of nan iterations:   0 |"
 )
+QUOTED = """exit code 1
+Rank 3 crashed with exit code -9 in my run
+command terminated with exit code 137
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+pretrain_gpt.py FAILED
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-15_09:00:00
+  host      : node-0
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 4711)
+  error_file: <N/A>
+============================================================"""
+"""Ends of other runs, as a sample of training data or a note of the user may hold them."""
 TRACKER = "latest_checkpointed_iteration.txt"
 
 
@@ -40,7 +56,8 @@ def main() -> None:
         train_step(args.step_seconds * (10 if is_bad else 1))  # time to be found out
         if step == args.at and args.then and not has_happened(args.state):
             is_bad = args.then == "nan"
-            fail(args.then)
+            for what in args.then.split(","):
+                fail(what)
         print_line(step, args.train_iters, args.step_seconds, is_bad)
         if args.save is not None and step % args.save_interval == 0:
             _save(args.save, step)
@@ -118,6 +135,10 @@ def fail(what: str) -> None:
         time.sleep(600)
     elif what == "leave":
         sys.exit(0)
+    elif what == "quote":
+        print(QUOTED, flush=True)
+    elif what == "done":
+        print("[after training is done] datetime: 2026-11-15 09:00:00", flush=True)
     elif what == "deaf":
         _be_deaf()
     elif what == "unfinished":
