@@ -49,6 +49,8 @@ Json = Annotated[
     bool, flag("--json", "Print JSON: one object per message or, with --once, one document.")
 ]
 
+NoPage = Annotated[bool, flag("--no-page", "Serve no pages for people: neither / nor /jobs.")]
+
 
 def controller(
     *,
@@ -63,12 +65,13 @@ def controller(
     poll: Poll = 5.0,
     once: Once = False,
     json: Json = False,
+    no_page: NoPage = False,
 ) -> None:
     """Watch the jobs of a namespace and restart those that allow it.
 
     The controller watches every job with the label mwatch.dev/watch=true and serves /metrics,
-    /healthz and /v1/jobs. It acts only on jobs whose annotation mwatch.dev/mode is act, and only
-    while it holds the Lease mwatch-controller.
+    /healthz, /v1/jobs and, for people, a live page of all jobs at /. It acts only on jobs whose
+    annotation mwatch.dev/mode is act, and only while it holds the Lease mwatch-controller.
 
     Example: mwatch controller -n training --evidence /var/lib/mwatch
     """
@@ -79,7 +82,7 @@ def controller(
     from mwatch_trainer.scrub.scrubber import scrub_text
 
     settings = ControllerSettings(
-        namespace, kubeconfig, context, port, host, policy, fleet, evidence, poll, json
+        namespace, kubeconfig, context, port, host, policy, fleet, evidence, poll, json, no_page
     ).checked()
     if not once:
         lines = SidecarLines(as_json=json, clean=scrub_text)

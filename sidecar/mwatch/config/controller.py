@@ -30,6 +30,7 @@ class ControllerSettings:
     evidence: Path | None = None
     poll_seconds: PollSeconds = 5.0
     as_json: bool = False
+    no_page: bool = False  # serve neither / nor /jobs
 
     def checked(self) -> ControllerSettings:
         """Raises InputError for a flag out of bounds."""

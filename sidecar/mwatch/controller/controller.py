@@ -27,16 +27,17 @@ from typing import Any, NamedTuple
 
 from mwatch import __version__
 from mwatch.config import catalogue, loader
-from mwatch.config.controller import DEFAULT_HOST, ControllerSettings
+from mwatch.config.controller import ControllerSettings
 from mwatch.config.fleet import FleetSettings
 from mwatch.config.fleet import load as load_fleet
 from mwatch.config.loader import load_policy
+from mwatch.controller.page import FleetPages, JobNow
 from mwatch.controller.server import (
     ControllerPages,
     ControllerStats,
     FleetMetrics,
     job_json,
-    verdict_of,
+    listen,
 )
 from mwatch.errors import InputError, MwatchError
 from mwatch.export.http.server import Server, in_url
@@ -55,6 +56,7 @@ from mwatch.model.kube.job import POLICY, KubeJob
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.settings import Settings
 from mwatch.remediate.manager import Remediation, RemediationManager
+from mwatch.remediate.status import RemediationStatus
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import asked_to_end
@@ -173,7 +175,7 @@ class ControllerLog:
             self._problem = problem
         there = {}
         for each in jobs:
-            uid, verdict = each.kube.uid, verdict_of(each)
+            uid, verdict = each.kube.uid, each.verdict
             cause = None if verdict is None else verdict.cause
             there[uid] = each.kube.key, cause, each.attempt
             before = self._known.get(uid)
@@ -197,8 +199,6 @@ class ControllerLog:
 
 
 TICK_SECONDS = 1.0
-_MAX_CONNECTIONS = 128
-"""All wrappers of a gang ask at the same time."""
 
 
 class Controller:
@@ -234,8 +234,9 @@ class Controller:
                 events=events, settings=acting, evidence=settings.evidence,
             )  # fmt: skip
         self.metrics = FleetMetrics(self.clock.now())
+        self.live = None if settings.no_page else FleetPages(self.namespace)
         self.pages = ControllerPages(
-            self.namespace, self.metrics, self.remediation, lambda: self.lease.is_leader
+            self.namespace, self.metrics, self.remediation, lambda: self.lease.is_leader, self.live
         )
         self._changes = ControllerLog(log)
         self._watches: dict[str, JobMonitor] = {}
@@ -262,7 +263,7 @@ class Controller:
 
     def start(self) -> None:
         """InputError if the port is taken."""
-        self._server = _bound(self.settings, self.pages)
+        self._server = listen(self.settings, self.pages.pages())
         self.fleet.start()
         self.poll.start()
         self.policies.start()
@@ -338,6 +339,7 @@ class Controller:
             watch = JobMonitor(
                 job, self._catalogue, now=now,
                 answer_seconds=self.settings.poll_seconds + 2.0,
+                has_record=self.live is not None,
             )  # fmt: skip
             entry = self._recalled(watch.key, job.uid)
             if entry is None:
@@ -373,7 +375,16 @@ class Controller:
         self.metrics.update(self.jobs, stats, now)
         pairs = zip(self.jobs, states, strict=True)
         self.pages.update([job_json(each, state, now) for each, state in pairs])
+        if self.live is not None:
+            shown = [
+                self._job_now(each, state) for each, state in zip(self.jobs, states, strict=True)
+            ]
+            self.live.update(shown, now, is_leader=stats.is_leader, problem=self.fleet.problem)
         self._changes.update(self.jobs, is_leader=stats.is_leader, problem=self.fleet.problem)
+
+    def _job_now(self, watch: JobMonitor, status: RemediationStatus) -> JobNow:
+        uid = watch.kube.uid
+        return JobNow(watch, status, self.metrics.of(uid), self.remediation.entry(watch.key, uid))
 
 
 def _targets(seen: JobSeen) -> dict[str, PollTarget]:
@@ -385,20 +396,6 @@ def _targets(seen: JobSeen) -> dict[str, PollTarget]:
         for each in seen.pods
         if each.port is not None and each.pod.ip and each.pod.phase == "Running"
     }  # fmt: skip
-
-
-def _bound(settings: ControllerSettings, pages: ControllerPages) -> Server:
-    hosts = (settings.host, "0.0.0.0") if settings.host == DEFAULT_HOST else (settings.host,)
-    error: OSError | None = None
-    for host in hosts:  # a host without IPv6 needs the second
-        try:
-            return Server(
-                pages.pages(), port=settings.port, host=host, max_connections=_MAX_CONNECTIONS
-            )
-        except OSError as failed:
-            error = failed
-    problem = f"cannot listen on {settings.host} port {settings.port}: {error and error.strerror}"
-    raise InputError(f"{problem}; name another with --port")
 
 
 _ONCE_SECONDS = 30.0

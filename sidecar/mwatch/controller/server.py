@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The controller's HTTP pages: `/metrics`, `/v1/jobs`, and the attempt of a wrapper.
+"""The controller's HTTP pages: `/metrics`, `/v1/jobs`, the attempt of a wrapper, and those of
+`controller.page` for people.
 
 The loop updates values at each turn; requests read the newest in threads of their own. Secrets are
 removed string by string. The answer to a wrapper needs the token of its job.
@@ -12,16 +13,16 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
 from mwatch import json_codec
-from mwatch.decide import history
-from mwatch.decide.verdict import verdict
-from mwatch.export.http.server import Page, Pages, Request, standard_pages
+from mwatch.config.controller import DEFAULT_HOST, ControllerSettings
+from mwatch.controller.page import FleetPages, snapshot_of
+from mwatch.errors import InputError
+from mwatch.export.http.server import Page, Pages, Request, Server, standard_pages
 from mwatch.export.metrics import catalog
 from mwatch.export.metrics.catalog import Metric, Value
 from mwatch.export.metrics.prometheus import Exporter
@@ -31,13 +32,12 @@ from mwatch.model.decision import Decision
 from mwatch.model.finding import Verdict
 from mwatch.model.kube.gang import Reason
 from mwatch.model.kube.restart_state import DOING, HELD
-from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
+from mwatch.model.snapshot.snapshot import Snapshot
 from mwatch.remediate.gates import HeldBy
 from mwatch.remediate.manager import Remediation
 from mwatch.remediate.status import RemediationStatus
 from mwatch.report.run_report import decision_json, finding_json
 from mwatch.runtime.self_monitoring import OwnUse
-from mwatch.state.goodput.ledger import time_spent
 from mwatch.stats import MonotonicCounters
 
 VERSION = 1
@@ -63,46 +63,28 @@ class ControllerStats(NamedTuple):
     ledger_errors: int = 0
 
 
-def snapshot_of(watch: JobMonitor, highest: MonotonicCounters, now: float) -> Snapshot | None:
-    """Of the job as a whole: its sidecars export ranks and GPUs."""
-    assessment, engine = watch.assessment, watch.engine
-    if assessment is None:
-        return None
-    job, act = engine.job, engine.settings.act
-    left = act.restarts_per_window - history.spent(engine.record, now, act)
-    spent = time_spent(job, now)
-    around = Inputs(
-        goodput=spent.goodput,
-        spent_seconds=spent.raised(highest, watch.kube.uid),
-        findings=assessment.findings,
-        decision=assessment.decision,
-        hang_deadline_seconds=watch.hang_deadline_seconds,
-        incidents=engine.incidents_over,
-        restarts_left=max(0, left),
-        is_acting=watch.is_acting,
-    )
-    return replace(take(job, around, at=now), phase=watch.phase, ranks=())
-
-
 class FleetMetrics:
     def __init__(self, started_at: float) -> None:
         self._use = OwnUse(started_at)
         self._spent = MonotonicCounters()
         self._loops: deque[tuple[float, float]] = deque()
-        self._newest: tuple[Snapshot, ...] = ()
+        self._newest: dict[str, Snapshot] = {}
         self._values: tuple[Value, ...] = ()
         self._ticked = time.monotonic()
 
     def update(self, jobs: Iterable[JobMonitor], stats: ControllerStats, now: float) -> None:
         listed = list(jobs)
         self._spent.keep(each.kube.uid for each in listed)
-        made = (snapshot_of(each, self._spent, now) for each in listed)
-        self._newest = tuple(each for each in made if each is not None)
+        made = {each.kube.uid: snapshot_of(each, self._spent, now) for each in listed}
+        self._newest = {uid: each for uid, each in made.items() if each is not None}
         self._values = tuple(self._own(listed, stats, now))
         self._ticked = time.monotonic()
 
     def snapshots(self) -> tuple[Snapshot, ...]:
-        return self._newest
+        return tuple(self._newest.values())
+
+    def of(self, uid: str) -> Snapshot | None:
+        return self._newest.get(uid)
 
     def own(self) -> tuple[Value, ...]:
         return self._values
@@ -179,7 +161,10 @@ class ControllerPages:
         metrics: FleetMetrics,
         remediation: Remediation,
         is_leader: Callable[[], bool],
+        live: FleetPages | None = None,
     ) -> None:
+        """`live`: the pages for people."""
+        self._live = live
         self._namespace = namespace
         self._metrics = metrics
         self._remediation = remediation
@@ -197,6 +182,7 @@ class ControllerPages:
             metrics.snapshots, besides={"run_namespace": self._namespace}, own=metrics.own
         )
         return {
+            **({} if self._live is None else self._live.pages()),
             **standard_pages(metrics.snapshots, metrics.since_tick, exporter),
             "/v1/jobs": lambda request: _page(self.document()),
             f"{place}/{{}}": self._one,
@@ -237,6 +223,23 @@ class ControllerPages:
         return Page(json_codec.encode(answer), _JSON)
 
 
+_MAX_CONNECTIONS = 128
+"""All wrappers of a gang ask at the same time."""
+
+
+def listen(settings: ControllerSettings, pages: Pages) -> Server:
+    """InputError if the port is taken."""
+    hosts = (settings.host, "0.0.0.0") if settings.host == DEFAULT_HOST else (settings.host,)
+    error: OSError | None = None
+    for host in hosts:  # a host without IPv6 needs the second
+        try:
+            return Server(pages, port=settings.port, host=host, max_connections=_MAX_CONNECTIONS)
+        except OSError as failed:
+            error = failed
+    problem = f"cannot listen on {settings.host} port {settings.port}: {error and error.strerror}"
+    raise InputError(f"{problem}; name another with --port")
+
+
 def _token(headers: Mapping[str, str]) -> str:
     given = headers.get("authorization", "")
     return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else ""
@@ -254,16 +257,9 @@ def _page(document: dict[str, Any]) -> Page:
     return Page(json_codec.encode_scrubbed(document), _JSON)
 
 
-def verdict_of(watch: JobMonitor) -> Verdict | None:
-    assessment = watch.assessment
-    if assessment is None:
-        return None
-    return verdict(watch.engine.job, assessment.findings, assessment.decision)
-
-
 def job_json(watch: JobMonitor, status: RemediationStatus, now: float) -> dict[str, Any]:
     kube, job, assessment = watch.kube, watch.engine.job, watch.assessment
-    found = verdict_of(watch)
+    found = watch.verdict
     seen = watch.seen(now)
     return {
         "kind": kube.kind.value,

@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from mwatch.checks.kube_causes import kube_phase
 from mwatch.decide.decide import decide
+from mwatch.decide.verdict import verdict
 from mwatch.detect.shared.probe import one_evaluation, probed_ranks
 from mwatch.detect.shared.stall import patience
 from mwatch.engine.engine import Assessment, Engine
@@ -33,14 +34,16 @@ from mwatch.fleet.visibility import PodsAnswering, PodView, Polled, readable_sou
 from mwatch.gang.restart import ledger_key
 from mwatch.model.event import Error, Fault
 from mwatch.model.fault import CatalogueEntry
-from mwatch.model.finding import Cause, Finding
+from mwatch.model.finding import Cause, Finding, Verdict
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.observation import (
     AttemptStart,
+    Beat,
     Observed,
     ProcessExit,
+    Sign,
     SourceStatusChange,
     StoredCheckpoints,
     Unreachable,
@@ -50,6 +53,10 @@ from mwatch.model.settings import Settings
 from mwatch.model.snapshot.pod import WrapperState
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot
 from mwatch.model.timeline import Rollback
+from mwatch.report.conclusion import RunConclusion
+from mwatch.report.history import joined
+from mwatch.report.recorder import ReportRecorder
+from mwatch.report.run_report import RunReport
 
 _LAST_EVENTS = (ProcessExit, Error, Fault)
 _SAME_SECONDS = 10.0
@@ -156,6 +163,40 @@ def _missed_start(polled: Polled, view: PodView) -> list[Observed]:
     return [Observed(min(at, polled.at), snapshot.who.pod, start)]
 
 
+_MAX_BUCKETS = 512
+_UNRECORDED = (Beat, Sign, StoredCheckpoints)
+"""Each pod sends these with every answer; a report takes them from the job."""
+
+
+class _JobRecord:
+    """What the report of a job needs."""
+
+    def __init__(self, engine: Engine, mode: str) -> None:
+        self.recorder = ReportRecorder(engine, mode, max_buckets=_MAX_BUCKETS)
+        self._newest = 0
+        self._acted: set[int] = set()
+        """Numbers of incidents."""
+
+    def note(self, observed: Observed) -> None:
+        if not isinstance(observed.what, _UNRECORDED):
+            self.recorder.note(observed)
+
+    def assessed(self, assessment: Assessment) -> None:
+        self.recorder.assessed(assessment)
+        for each in self.recorder.engine.incidents:
+            if each.number > self._newest:  # it is updated in place
+                self._newest = each.number
+                self.recorder.incident(each)
+            if each.acted_at is not None and each.decision and each.number not in self._acted:
+                self._acted.add(each.number)
+                self.recorder.enacted(each.decision, each.acted_at)
+
+    def concluded(self, found: Verdict, assessment: Assessment) -> RunConclusion:
+        done = self.recorder.conclusions.actions.get(assessment.decision.attempt)
+        at = None if done is None else done[1]
+        return RunConclusion(found, assessment.decision, at, assessment.findings)
+
+
 NO_SIDECAR = "it has no sidecar of mwatch"
 _BEAT_SECONDS = 3.0
 """Between a heartbeat and the snapshot that shows it: each comes once a second."""
@@ -171,14 +212,19 @@ class JobMonitor:
         now: float,
         settings: Settings | None = None,
         answer_seconds: float = 7.0,
+        has_record: bool = False,
     ) -> None:
-        """`answer_seconds`: period and time limit of a poll; after that a pod is unreachable."""
+        """`answer_seconds`: period and time limit of a poll; after that a pod is unreachable.
+        `has_record`: keep what `report` needs."""
         self.kube = kube
         self.facts = KubeFacts(now, kube, kube.name)
         self.view_age_seconds: float | None = None
         self.pods: dict[str, PodView] = {}
         self._answer_seconds = answer_seconds
         self.engine = Engine(kube.name, catalogue)
+        self.past: RunReport | None = None
+        """What an earlier controller has stored."""
+        self._record = _JobRecord(self.engine, kube.mode) if has_record else None
         self._given: Settings | None = None
         self.use(settings or Settings())
         self.hang_deadline_seconds: float | None = None
@@ -236,6 +282,8 @@ class JobMonitor:
         """Take the API server's view; `ports`: of the sidecars, by pod UID."""
         assert facts.job is not None
         self.kube = facts.job
+        if self._record is not None:
+            self._record.recorder.use(self.kube.mode)
         there = self.pods.keys() | {pod.uid for pod in facts.left}
         self._were_ours = (self._were_ours & there) | self.ours
         self.facts = replace(facts, ours=frozenset(self._were_ours))
@@ -261,7 +309,7 @@ class JobMonitor:
             return
         whole = merged(polled.snapshot, view.snapshot)
         for observed in self._streams.new_events(polled, view):
-            self.engine.observe(observed)
+            self._observe(observed)
         step, calibration = whole.view.step_seconds, self.engine.job.calibration
         if step and calibration.step_p99() is None:  # until this engine has observed steps
             calibration.rises.append(step)
@@ -277,7 +325,7 @@ class JobMonitor:
         seen = self.seen(now)
         for observed in self._ends.look(self.facts, self.pods, now):
             if observed.stream in self.engine.job.streams:  # the end of an idle pod ends nothing
-                self.engine.observe(observed)
+                self._observe(observed)
         self._observe_sources(seen, now)
         found = self._findings(seen, now)
         self.hang_deadline_seconds = None
@@ -292,7 +340,33 @@ class JobMonitor:
             assessment = Assessment(now, tuple(found), decision)
         self.assessment = placed(assessment, self.pods)
         self.phase = self._phase()
+        if self._record is not None:
+            self._record.assessed(self.assessment)
         return self.assessment
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """None: not evaluated."""
+        if self.assessment is None:
+            return None
+        return verdict(self.engine.job, self.assessment.findings, self.assessment.decision)
+
+    def report(self, now: float) -> RunReport | None:
+        """Over all pods and attempts; None: nothing is recorded."""
+        if self._record is None:
+            return None
+        found, assessment, concluded = self.verdict, self.assessment, None
+        if found is not None and assessment is not None:
+            concluded = self._record.concluded(found, assessment)
+        is_over = bool(self.kube.finished)
+        return joined(
+            self.past, self._record.recorder.report(now, is_over=is_over, concluded=concluded)
+        )
+
+    def _observe(self, observed: Observed) -> None:
+        self.engine.observe(observed)
+        if self._record is not None:
+            self._record.note(observed)
 
     def restore(self, entry: JobEntry) -> None:
         """Take over past actions from the ledger."""

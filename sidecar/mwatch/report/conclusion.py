@@ -57,7 +57,7 @@ class Conclusions:
     def __init__(self, engine: Engine, *, is_act: bool) -> None:
         """`is_act`: actions are carried out, not only proposed."""
         self._engine = engine
-        self._is_act = is_act
+        self.is_act = is_act
         self._looks: dict[int, _Look] = {}
         """By attempt: the last assessment, or the one that led to its end."""
         self.actions: dict[int, tuple[Decision, float]] = {}
@@ -65,7 +65,7 @@ class Conclusions:
 
     def assessed(self, assessment: Assessment) -> None:
         number = assessment.decision.attempt
-        if not (self._is_act and number in self.actions):
+        if not (self.is_act and number in self.actions):
             self._keep(number, assessment)
 
     def enacted(self, decision: Decision, at: float) -> None:
@@ -73,7 +73,7 @@ class Conclusions:
         findings = known.assessment.findings if known else ()
         self.actions[decision.attempt] = decision, at
         drop_old(self.actions)
-        if self._is_act:
+        if self.is_act:
             self._keep(decision.attempt, Assessment(at, findings, decision))
 
     def _keep(self, number: int, assessment: Assessment) -> None:
@@ -108,7 +108,7 @@ class Conclusions:
         if done is None:
             return ended.decision, None
         taken, at = done
-        if self._is_act:
+        if self.is_act:
             return taken, at
         others = deque(act for act in engine.record.acts if act.attempt != number)
         afresh = decide(job, ended.findings, DecisionRecord(others), engine.settings)

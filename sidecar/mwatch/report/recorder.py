@@ -39,7 +39,7 @@ from mwatch.report.model import (
     short,
 )
 from mwatch.report.run_report import RunReport
-from mwatch.report.series import Series
+from mwatch.report.series import MAX_BUCKETS, Series
 from mwatch.state.goodput.ledger import time_spent
 
 _WHOLE = frozenset({"complete", "unverified"})
@@ -190,10 +190,12 @@ class ReportRecorder:
     """By default, of a run that is watched here, the zone of this machine."""
     has_curves: bool = True
     """Also keep series and phases, for a page."""
+    max_buckets: int = MAX_BUCKETS
+    """Of the curves."""
     conclusions: Conclusions = field(init=False)
     timeline: RunTimeline = field(default_factory=RunTimeline)
     _has_begun: bool = False
-    _series: Series = field(default_factory=Series)
+    _series: Series = field(init=False)
     _band: PhaseBand = field(default_factory=PhaseBand)
     _validations: list[ValidationStory] = field(default_factory=list)
     _attempts: dict[int, AttemptReport] = field(default_factory=dict)
@@ -209,7 +211,12 @@ class ReportRecorder:
         if self.mode != "replay" and self.clock == ReportClock():
             here = time.localtime()
             self.clock = ReportClock(zone=here.tm_zone, offset_seconds=float(here.tm_gmtoff))
+        self._series = Series(self.max_buckets)
         self.conclusions = Conclusions(self.engine, is_act=self.mode == "act")
+
+    def use(self, mode: str) -> None:
+        """The mode of a job may change while it runs."""
+        self.mode, self.conclusions.is_act = mode, mode == "act"
 
     def note(self, observed: Observed) -> None:
         """Call after the engine has observed it."""

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`GET /`: the page of a run, live, for any number of browsers at the cost of about one.
+"""`GET /`: a live page, for any number of browsers at the cost of about one.
 
 Nothing is rendered until somebody opens the page, and then at most once a second for all browsers
-together. The loop makes a report only when one is wanted; threads of the server render it. The page
+together. The loop makes a state only when one is wanted; threads of the server render it. The page
 is read-only and needs no token. Browsers poll: an open page holds no connection and no thread.
+`LivePage` is the page of one run; the controller has others.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qs
 
 from mwatch.errors import MwatchError
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 MAX_PAGES = 200
 MIN_SECONDS = 1.0
 MAX_SECONDS = 8.0
+_MAX_SHARED_SECONDS = 15.0
+"""Of pages that share a budget; shorter than `_WANTED_SECONDS`."""
 _WAIT_SECONDS = 5.0
 """For the first report: the loop may be busy."""
 _MAX_WAITING = 4
@@ -47,70 +50,80 @@ _LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?", re.ASCII | re
 _PROTECTED = re.compile(r"protected (?:\S*?[a-z_-])0*([0-9]{1,18}) in ")
 
 
+State = TypeVar("State")
+
+
 class OpenPages:
     """Counts the open pages by the id that each got from the server."""
 
     def __init__(self, most: int = MAX_PAGES, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
         self._clock = clock
-        self._until: dict[str, float] = {}
+        self._until: dict[str, tuple[float, str]] = {}
         self._lock = threading.Lock()
 
-    def admit(self, id: str | None = None) -> str | None:
-        """Return the id of an open page, new if it has none; None: too many are open."""
+    def admit(self, id: str | None = None, about: str = "") -> str | None:
+        """Return the id of an open page, new if it has none; None: too many are open. `about`: what
+        the page shows."""
         now = self._clock()
         with self._lock:
-            for each in [each for each, until in self._until.items() if until <= now]:
+            for each in [each for each, (until, _) in self._until.items() if until <= now]:
                 del self._until[each]
             if id not in self._until and len(self._until) >= self._most:
                 return None
             stays = _OPENED_SECONDS if id is None else _WANTED_SECONDS
             known = id or os.urandom(8).hex()
-            self._until[known] = now + stays
+            self._until[known] = now + stays, about
             return known
 
     def __len__(self) -> int:
         return len(self._until)
 
+    @property
+    def different(self) -> int:
+        """How many different pages are open."""
+        with self._lock:
+            return len({about for _, about in self._until.values()})
 
-class LivePage:
-    """One run's page. `update` and `finish` are called by the loop, the rest by the server."""
+
+class PartsPage(Generic[State]):
+    """A page of named parts. `update` and `finish` are called by the loop, the rest by the server.
+
+    A subclass renders the parts of a state."""
 
     def __init__(
         self,
-        snapshots: Callable[[], Sequence[Snapshot]],
         *,
-        commands: Callable[[], Sequence[tuple[str, str]]] = tuple,
-        wrapper: Callable[[], WrapperState | None] = lambda: None,
-        title: str = "",
+        name: str = "",
+        of: str = "this run",
+        address: str = "page.json",
         cpu_share: float = 0.05,
         is_local: bool = False,
-        read: Callable[[], RunReport] | None = None,
+        read: Callable[[], State] | None = None,
+        open: OpenPages | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`cpu_share`: of a core, at most, for the charts, and as much for all the rest.
+        """`name`: different for each of the pages that share `open`. `address`: of its changes,
+        seen from the page. `cpu_share`: of a core, at most, for the rendering of all these pages.
         `is_local`: refuse requests that name another host, as a web site's script would.
-        `read`: makes the report in the threads of the server, if there is no loop."""
-        self._snapshots = snapshots
-        self._commands = commands
-        self._wrapper = wrapper
-        self._title = title
+        `read`: makes the state in the threads of the server, if there is no loop."""
+        self._name = name
+        self._of = of
+        self._address = address
         self._share = cpu_share
         self._is_local = is_local
         self._read = read
         self._clock = clock
-        self.open = OpenPages(clock=clock)
+        self.open = OpenPages(clock=clock) if open is None else open
         self._asked_at = float("-inf")
         self._made_at = float("-inf")
         self._made_in = 0.0
-        self._report: RunReport | None = None
-        self._snapshot: Snapshot | None = None
+        self._state: State | None = None
         self._fresh = threading.Condition()
         self._may_wait = threading.Semaphore(_MAX_WAITING)
         self._rendering = threading.Lock()
-        self._rendered: RunReport | None = None
-        self._renderer: LiveParts | None = None
-        self._parts: dict[str, str] = {}
+        self._rendered: State | None = None
+        self._parts: Mapping[str, str] = {}
         self._encoded: dict[str, bytes] = {}
         self._changed: dict[str, int] = {}
         self._number = 0
@@ -118,32 +131,49 @@ class LivePage:
         self._seconds = MIN_SECONDS
         self._last_seen: set[str] = set()
 
-    def update(self, make: Callable[[], RunReport]) -> None:
-        """Make a report, if somebody has the page open and the last one is old enough."""
-        now = self._clock()
-        if now - self._asked_at < _WANTED_SECONDS and now - self._made_at >= self._seconds:
-            began = time.thread_time()
-            report = make()
-            self._made_in = time.thread_time() - began
-            self._show(report)
+    scripts: tuple[str, ...] = ("page.js", "live.js")
 
-    def finish(self, report: RunReport, seconds: float = _LAST_SECONDS) -> None:
+    def render(self, state: State) -> Mapping[str, str]:
+        raise NotImplementedError
+
+    def is_over(self, state: State) -> bool:
+        """Nothing will change any more."""
+        return False
+
+    @property
+    def spared_seconds(self) -> float:
+        """Of the last rendering: CPU time that has a limit of its own."""
+        return 0.0
+
+    def show_if_wanted(self, make: Callable[[], State]) -> None:
+        """Make a state, if somebody has the page open and the last one is old enough."""
+        now = self._clock()
+        if self.is_wanted and now - self._made_at >= self._seconds:
+            began = time.thread_time()
+            state = make()
+            self._made_in = time.thread_time() - began
+            self.show(state)
+
+    @property
+    def is_wanted(self) -> bool:
+        return self._clock() - self._asked_at < _WANTED_SECONDS
+
+    def show(self, state: State) -> None:
+        with self._fresh:
+            self._state = state
+            self._made_at = self._clock()
+            self._fresh.notify_all()
+
+    def show_last(self, state: State, seconds: float = _LAST_SECONDS) -> None:
         """Show the end, and give open pages a moment to get it."""
         self._last_seen.clear()
-        self._show(report)
-        if self._clock() - self._asked_at >= _WANTED_SECONDS:
+        self.show(state)
+        if not self.is_wanted:
             return
         until = time.monotonic() + seconds
         with self._fresh:
             while len(self._last_seen) < len(self.open) and time.monotonic() < until:
                 self._fresh.wait(until - time.monotonic())
-
-    def _show(self, report: RunReport) -> None:
-        with self._fresh:
-            newest = self._snapshots()
-            self._report, self._snapshot = report, newest[0] if newest else None
-            self._made_at = self._clock()
-            self._fresh.notify_all()
 
     def pages(self) -> Pages:
         return {"/": self.page, "/page.json": self.changes, "/story.json": self.story}
@@ -151,10 +181,10 @@ class LivePage:
     def page(self, request: Request) -> Page:
         if self._is_local and (refused := foreign(request)) is not None:
             return refused
-        id = self.open.admit()
+        id = self.open.admit(about=self._name)
         if id is None:
             return unavailable(
-                f"{MAX_PAGES} pages of this run are open, and no more are served; close one, or "
+                f"{MAX_PAGES} pages of {self._of} are open, and no more are served; close one, or "
                 "read /metrics"
             )
         if (problem := self._update(is_waiting=True)) is not None:
@@ -162,10 +192,11 @@ class LivePage:
         from mwatch.report.html import live
 
         with self._rendering:
-            parts, after, report = self._parts, self._after, self._rendered
-        is_over = report is not None and report.is_over
-        text = live.document(parts, page_id=id, after=after, is_over=is_over)
-        return html_page(text, live.policy(*live.SCRIPTS))
+            parts, after, state = self._parts, self._after, self._rendered
+        is_over = state is not None and self.is_over(state)
+        place = live.Place(id, after, self._address)
+        text = live.document(parts, place, is_over=is_over, scripts=self.scripts)
+        return html_page(text, live.policy(*self.scripts))
 
     def changes(self, request: Request) -> Page:
         """The parts that have changed since the client's `after`."""
@@ -173,8 +204,8 @@ class LivePage:
             return refused
         query = parse_qs(request.query)
         id = query.get("page", [""])[0]
-        if not _PAGE_ID.fullmatch(id) or self.open.admit(id) is None:
-            text = f"{MAX_PAGES} pages of this run are open: this one is no longer updated"
+        if not _PAGE_ID.fullmatch(id) or self.open.admit(id, self._name) is None:
+            text = f"{MAX_PAGES} pages of {self._of} are open: this one is no longer updated"
             return unavailable(text)
         if (problem := self._update(is_waiting=False)) is not None:
             return unavailable(problem)
@@ -186,8 +217,8 @@ class LivePage:
                 for name, text in self._encoded.items()
                 if self._changed[name] > known
             )
-            report, after = self._rendered, self._after
-        is_over = report is not None and report.is_over
+            state, after = self._rendered, self._after
+        is_over = state is not None and self.is_over(state)
         if is_over:
             with self._fresh:
                 self._last_seen.add(id)
@@ -201,31 +232,31 @@ class LivePage:
         return f"{self._life}.{self._number}"
 
     def _update(self, *, is_waiting: bool) -> str | None:
-        """Render the newest report, unless another thread does; return why there is none yet."""
+        """Render the newest state, unless another thread does; return why there is none yet."""
         asked = self._clock()
         is_idle = asked - self._asked_at >= _WANTED_SECONDS
         self._asked_at = asked
         if self._read is not None:
             try:
-                self.update(self._read)
+                self.show_if_wanted(self._read)
             except MwatchError as error:
                 return str(error)
-        elif is_waiting and (is_idle or self._report is None):
+        elif is_waiting and (is_idle or self._state is None):
             self._wait(asked)
-        report = self._report
-        if report is None:
-            return "mwatch has no report of this run yet"
+        state = self._state
+        if state is None:
+            return f"mwatch has no report of {self._of} yet"
         is_first = not self._parts
-        if report is not self._rendered and self._rendering.acquire(blocking=is_first):
+        if state is not self._rendered and self._rendering.acquire(blocking=is_first):
             try:
-                if report is not self._rendered:
-                    self._render(report)
+                if state is not self._rendered:
+                    self._render(state)
             finally:
                 self._rendering.release()
         return None
 
     def _wait(self, asked: float) -> None:
-        """Wait for the loop, which makes a report in its next turn."""
+        """Wait for the loop, which makes a state in its next turn."""
         if self._may_wait.acquire(blocking=False):
             try:
                 with self._fresh:
@@ -233,28 +264,84 @@ class LivePage:
             finally:
                 self._may_wait.release()
 
-    def _render(self, report: RunReport) -> None:
+    def _render(self, state: State) -> None:
+        began = time.thread_time()
+        parts = self.render(state)
+        self._number += 1
+        for name, text in parts.items():
+            if self._parts.get(name) != text:
+                self._changed[name] = self._number
+                self._encoded[name] = json.dumps(text).encode()
+        self._parts, self._rendered = parts, state
+        took = time.thread_time() - began - self.spared_seconds + self._made_in
+        different = max(1, self.open.different)
+        most = MAX_SECONDS if different == 1 else _MAX_SHARED_SECONDS
+        self._seconds = min(most, max(MIN_SECONDS, took / self._share * different))
+
+
+class RunState(NamedTuple):
+    report: RunReport
+    snapshot: Snapshot | None
+
+
+class LivePage(PartsPage[RunState]):
+    """One run's page."""
+
+    def __init__(
+        self,
+        snapshots: Callable[[], Sequence[Snapshot]],
+        *,
+        commands: Callable[[], Sequence[tuple[str, str]]] = tuple,
+        wrapper: Callable[[], WrapperState | None] = lambda: None,
+        title: str = "",
+        cpu_share: float = 0.05,
+        is_local: bool = False,
+        read: Callable[[], RunReport] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`cpu_share`: of a core, at most, for the charts, and as much for all the rest."""
+        super().__init__(
+            cpu_share=cpu_share, is_local=is_local, clock=clock,
+            read=None if read is None else lambda: self._taken(read()),
+        )  # fmt: skip
+        self._snapshots = snapshots
+        self._commands = commands
+        self._wrapper = wrapper
+        self._title = title
+        self._renderer: LiveParts | None = None
+
+    def update(self, make: Callable[[], RunReport]) -> None:
+        """Make a report, if somebody has the page open and the last one is old enough."""
+        self.show_if_wanted(lambda: self._taken(make()))
+
+    def finish(self, report: RunReport, seconds: float = _LAST_SECONDS) -> None:
+        """Show the end, and give open pages a moment to get it."""
+        self.show_last(self._taken(report), seconds)
+
+    def _taken(self, report: RunReport) -> RunState:
+        newest = self._snapshots()
+        return RunState(report, newest[0] if newest else None)
+
+    def is_over(self, state: RunState) -> bool:
+        return state.report.is_over
+
+    @property
+    def spared_seconds(self) -> float:
+        return 0.0 if self._renderer is None else self._renderer.chart_seconds
+
+    def render(self, state: RunState) -> Mapping[str, str]:
         from mwatch.report.html.live import LiveParts, LiveView  # large, and rarely needed
 
-        began = time.thread_time()
         wrapper = self._wrapper()
         view = LiveView(
-            self._snapshot,
+            state.snapshot,
             tuple(self._commands()),
             frozenset() if wrapper is None else protected_checkpoints(wrapper.changes),
             self._title,
         )
         if self._renderer is None:
             self._renderer = LiveParts(self._share)
-        parts = self._renderer.render(report, view)
-        self._number += 1
-        for name, text in parts.items():
-            if self._parts.get(name) != text:
-                self._changed[name] = self._number
-                self._encoded[name] = json.dumps(text).encode()
-        self._parts, self._rendered = parts, report
-        took = time.thread_time() - began - self._renderer.chart_seconds + self._made_in
-        self._seconds = min(MAX_SECONDS, max(MIN_SECONDS, took / self._share))
+        return self._renderer.render(state.report, view)
 
     def story(self, request: Request) -> Page:
         """The report itself: `mwatch report` of a live job makes its page of it."""

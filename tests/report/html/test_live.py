@@ -13,7 +13,7 @@ import pytest
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
-from mwatch.report.html.live import LARGE, LiveParts, LiveView, document, time_left
+from mwatch.report.html.live import LARGE, LiveParts, LiveView, Place, document, time_left
 from mwatch.report.model import CheckpointStory
 from mwatch.report.run_report import RunReport
 from support.builders.snapshot import busy_snapshot, empty_snapshot
@@ -145,7 +145,7 @@ def test_hostile_text_is_only_text(report: RunReport) -> None:
     )  # fmt: skip
     asked = replace(report, run=evil, command=evil, notes=(evil,))
     found = parts(asked, snapshot, title=evil, commands=((evil, evil),))
-    page = document(found, page_id="a", after="b.1", is_over=False)
+    page = document(found, Place("a", "b.1"), is_over=False)
     assert "<script>alert" not in page
     assert page.count("<script") == 3
     assert "alert(1)" in text(page) or "alert(1)" in page

@@ -127,7 +127,7 @@ class Fleet:
         self.pods[-1].prints = True
         self.kube: dict[str, KubePod] = {each.name: kube.pod(each.name) for each in self.pods}
         self.nodes: tuple[KubeNode, ...] | None = None
-        self.watch = JobMonitor(self.job, CATALOGUE, now=START)
+        self.watch = JobMonitor(self.job, CATALOGUE, now=START, has_record=True)
         self.events: tuple[KubeEvent, ...] = ()
         self._leavings = DeletedPodTracker(lambda: self.now)
         self._before: dict[str, PodSeen] = {}

@@ -17,7 +17,17 @@ const patch = (old, made) => {
     if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
   children(old, made);
 };
+const keyed = (old, made) => { /* Rows stay where the reader has sorted them. */
+  const there = new Map([...old.children].map((one) => [one.id, one]));
+  for (const child of [...made.children]) {
+    const known = there.get(child.id);
+    there.delete(child.id);
+    if (known) patch(known, child); else old.append(child);
+  }
+  for (const one of there.values()) one.remove();
+};
 const children = (old, made) => {
+  if (old.nodeType === 1 && old.hasAttribute("data-keyed")) { keyed(old, made); return; }
   const there = [...old.childNodes].filter((one) => !isOwn(one));
   [...made.childNodes].forEach((child, i) => {
     if (i >= there.length) old.append(child);
@@ -43,7 +53,8 @@ const ask = async () => {
   isAsking = true;
   let wait = 5;
   try {
-    const answer = await fetch("page.json?page=" + page + "&after=" + after,
+    const from = state.dataset.address, more = from.includes("?") ? "&" : "?";
+    const answer = await fetch(from + more + "page=" + page + "&after=" + after,
       {cache: "no-store", signal: AbortSignal.timeout(20000)});
     if (answer.ok) {
       const found = await answer.json();

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from mwatch.model.decision import Action, Decision
@@ -19,6 +19,7 @@ from mwatch.model.snapshot.pod import Gpu
 from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
 from mwatch.report.html import page, sections
 from mwatch.report.html.charts import frame
+from mwatch.report.html.fleet import JobView, job_parts
 from mwatch.report.html.incidents import incidents
 from mwatch.report.html.text import (
     DASH,
@@ -40,9 +41,10 @@ from mwatch.report.run_report import RunReport
 from mwatch.stats import median
 
 PARTS = (
-    "title", "header", "now", "next", "ranks", "panel", "incidents", "checkpoints", "figures",
-    "attempts", "goodput", "seen", "happened", "commands", "data",
+    "title", "up", "header", "now", "next", "ranks", "panel", "incidents", "acts", "checkpoints",
+    "figures", "attempts", "goodput", "pods", "seen", "happened", "commands", "data",
 )  # fmt: skip
+"""In this order; only the page of a controller has those of `job_parts`."""
 SCRIPTS = ("page.js", "live.js")
 RELOAD_SECONDS = 5
 MAX_DRAWN = 512
@@ -69,6 +71,10 @@ class LiveView:
     protected: frozenset[int] = frozenset()
     """Checkpoints that mwatch keeps from being deleted."""
     title: str = ""
+    job: JobView | None = None
+    """Of a job of a cluster."""
+    places: Mapping[int, str] = field(default_factory=dict)
+    """By rank: its pod and node."""
 
 
 class LiveParts:
@@ -96,19 +102,19 @@ class LiveParts:
             parts = self._charts | _texts(shown, live, self._levels[0])
             is_large = sum(map(len, parts.values())) > page.MAX_BYTES
             if not is_large or len(self._levels) == 1:
-                return {name: parts[name] for name in PARTS}
+                return {name: parts[name] for name in PARTS if name in parts}
             del self._levels[0]
 
 
 def _texts(report: RunReport, live: LiveView, detail: Detail) -> dict[str, str]:
     """All parts but the charts."""
     title = (live.title or report.run)[:200]
-    return {
+    return ({} if live.job is None else job_parts(live.job)) | {
         "title": esc(f"{_state_name(report)} · {title}"),
         "header": sections.header(report, title),
         "now": _now(report, live.snapshot),
         "next": _next(report, live.snapshot),
-        "ranks": _ranks(live.snapshot),
+        "ranks": _ranks(live.snapshot, live.places),
         "incidents": incidents(report, detail),
         "checkpoints": _checkpoints(report, live),
         "figures": sections.figures(report),
@@ -116,24 +122,36 @@ def _texts(report: RunReport, live: LiveView, detail: Detail) -> dict[str, str]:
         "goodput": sections.goodput(report),
         "seen": sections.seen(report, detail),
         "happened": sections.happened(report, detail),
-        "commands": _commands(live.commands),
+        "commands": commands(live.commands),
     }
 
 
-def document(parts: Mapping[str, str], *, page_id: str, after: str, is_over: bool) -> str:
-    """The whole page; `page_id` and `after` go back to the server with each request."""
+class Place(NamedTuple):
+    """What a page sends back with each request."""
+
+    page_id: str
+    after: str
+    address: str = "page.json"
+
+
+def document(
+    parts: Mapping[str, str], place: Place, *, is_over: bool, scripts: Sequence[str] = SCRIPTS
+) -> str:
+    """The whole page."""
     body = "\n".join(
         f'<div class="part" id="part-{name}">{text}</div>'
         for name, text in parts.items()
         if name not in _BESIDE
     )
     state = (
-        f'<p id="live" class="dim" role="status" data-page="{esc(page_id)}" '
-        f'data-after="{esc(after)}"></p>'
+        f'<p id="live" class="dim" role="status" data-page="{esc(place.page_id)}" '
+        f'data-after="{esc(place.after)}" data-address="{esc(place.address)}"></p>'
     )
     reload = f'<meta http-equiv="refresh" content="{RELOAD_SECONDS}">'
     head = "" if is_over else f"<noscript>{reload}</noscript>"
-    return page.document(parts["title"], state + body, parts["data"], scripts=SCRIPTS, head=head)
+    return page.document(
+        parts["title"], state + body, parts.get("data", ""), scripts=scripts, head=head
+    )
 
 
 def policy(*scripts: str) -> str:
@@ -303,12 +321,13 @@ class _Cell(NamedTuple):
     """Seconds since its iteration changed; without one, since its probe wrote."""
     tone: str
     why: str
+    place: str
 
 
-def _ranks(snapshot: Snapshot | None) -> str:
+def _ranks(snapshot: Snapshot | None, places: Mapping[int, str]) -> str:
     if snapshot is None:
         return ""
-    cells = _cells(snapshot)
+    cells = _cells(snapshot, places)
     if not cells:
         text = "No rank reports yet." if snapshot.phase else "Nothing is running yet."
         body = f'<p class="dim">{text}</p>'
@@ -327,7 +346,7 @@ def _ranks(snapshot: Snapshot | None) -> str:
     )
 
 
-def _cells(snapshot: Snapshot) -> list[_Cell]:
+def _cells(snapshot: Snapshot, places: Mapping[int, str]) -> list[_Cell]:
     gpus = {each.rank: each for each in snapshot.gpus if each.rank is not None}
     blamed = {
         each.culprit.rank: each
@@ -350,7 +369,8 @@ def _cells(snapshot: Snapshot) -> list[_Cell]:
             tone, why = "warn", f"behind by {count(front - rank.iteration)}"
         elif limit is not None and silence > limit / 2:
             tone, why = "warn", "late"
-        cells.append(_Cell(rank, gpus.get(rank.rank), silence, tone, why))
+        place = places.get(rank.rank, "")
+        cells.append(_Cell(rank, gpus.get(rank.rank), silence, tone, why, place))
     return cells
 
 
@@ -359,7 +379,9 @@ def _card(cell: _Cell) -> str:
     return (
         f'<li class="{cell.tone}" id="rank-{rank.rank}"><b>{rank.rank}</b> {state}'
         f"<span>{esc(rank.phase or '')}</span><span>iteration {count(rank.iteration)}</span>"
-        f'<span class="dim">{duration(cell.silence)} ago</span><span>{_gpu(cell.gpu)}</span></li>'
+        f'<span class="dim">{duration(cell.silence)} ago</span><span>{_gpu(cell.gpu)}</span>'
+        + (f'<span class="dim">{esc(cell.place)}</span>' if cell.place else "")
+        + "</li>"
     )
 
 
@@ -371,7 +393,7 @@ def _about(cell: _Cell) -> str:
     rank = cell.rank
     parts = [
         f"rank {rank.rank}", cell.why, rank.phase, f"iteration {count(rank.iteration)}",
-        f"{duration(cell.silence)} ago", _gpu(cell.gpu),
+        f"{duration(cell.silence)} ago", _gpu(cell.gpu), cell.place,
     ]  # fmt: skip
     return ", ".join(part for part in parts if part)
 
@@ -445,13 +467,14 @@ def _checkpoint(
     return f"<tr>{sections.labelled(names, cells)}</tr>"
 
 
-def _commands(commands: Sequence[tuple[str, str]]) -> str:
-    if not commands:
+def commands(listed: Sequence[tuple[str, str]]) -> str:
+    """What it does, and the command to copy."""
+    if not listed:
         return ""
     rows = "".join(
         f"<dt>{esc(what)}</dt><dd><code>{esc(command)}</code>"
         '<button type="button" class="copy">Copy</button></dd>'
-        for what, command in commands
+        for what, command in listed
     )
     return (
         '<section id="commands"><h2>Commands</h2><p class="dim">This page changes nothing. Copy '

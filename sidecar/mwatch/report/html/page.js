@@ -29,10 +29,10 @@ addEventListener("beforeprint", () => {
 addEventListener("afterprint", () => { for (const one of closed) one.open = false; });
 })();
 (() => {
-const read = () => JSON.parse(document.getElementById("data").textContent);
-let data = read();
 const root = document.documentElement, stack = document.querySelector(".stacked");
 if (!stack) return;
+const read = () => JSON.parse(document.getElementById("data").textContent);
+let data = read();
 const make = (id) => {
   const one = document.createElement("div");
   one.id = id; one.hidden = true; one.setAttribute("data-own", ""); stack.append(one); return one;
