@@ -34,7 +34,7 @@ SURFACE = {
     | {"--until-final", "--no-page"},
     "controller": HELP
     | {"-n", "--namespace", "--kubeconfig", "--context", "--port", "--host", "--policy", "--fleet"}
-    | {"--evidence", "--poll", "--once", "--json"},
+    | {"--evidence", "--poll", "--once", "--json", "--no-page"},
     "inject": HELP
     | MANIFEST
     | {"--image", "--sidecar", "--mode", "--controller", "--container", "--checkpoints"}

@@ -15,7 +15,9 @@ field.placeholder = "name, state, pod, node";
 label.textContent = "Show jobs with "; label.append(field);
 const shown = document.createElement("span");
 shown.className = "dim"; shown.setAttribute("role", "status");
-bar.append(label, shown);
+const choice = document.createElement("select"); /* where the head of the table is not shown */
+choice.setAttribute("aria-label", "Sort by");
+bar.append(label, choice, shown);
 const keep = () => {
   const kept = new URLSearchParams();
   if (column) kept.set("sort", String(isDown ? -column : column));
@@ -52,7 +54,12 @@ const apply = () => {
     const there = table.tBodies[0].rows[i];
     if (there !== row) table.tBodies[0].insertBefore(row, there);
   });
-  [...table.tHead.rows[0].cells].forEach((cell, i) => {
+  const heads = [...table.tHead.rows[0].cells];
+  if (choice.options.length !== heads.length + 1)
+    choice.replaceChildren(...["the worst first", ...heads.map((one) => one.innerText ||
+      one.textContent)].map((name, i) => new Option(name, i)));
+  choice.value = String(column);
+  heads.forEach((cell, i) => {
     if (i + 1 !== column) cell.removeAttribute("aria-sort");
     else cell.setAttribute("aria-sort", isDown ? "descending" : "ascending");
   });
@@ -65,6 +72,9 @@ document.addEventListener("click", (event) => {
   else if (!isDown) isDown = true;
   else { column = 0; isDown = false; }
   keep(); apply();
+});
+choice.addEventListener("change", () => {
+  column = Number(choice.value); isDown = false; keep(); apply();
 });
 field.addEventListener("input", () => { keep(); apply(); });
 document.addEventListener("updated", apply);
