@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 
+from mwatch.model.finding import Culprit
 from mwatch.model.kube.ledger import JobEntry, LedgerNote
 from mwatch.model.kube.restart_state import RestartState
 from mwatch.remediate.status import RemediationStatus
 from mwatch.report.html import fleet as renderer
+from mwatch.report.html.fleet import FleetRow
+from mwatch.report.model import ReportClock
 from mwatch.watch.page import MAX_PAGES
 from support.runs.fleet_page_runs import NOTE, Pages, job, stopped, turning
 from support.runs.http_runs import get
@@ -119,9 +122,12 @@ def test_an_open_page_gets_what_has_changed_and_nothing_else() -> None:
 def test_the_page_is_made_only_while_it_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     real = renderer.fleet_parts
-    monkeypatch.setattr(
-        renderer, "fleet_parts", lambda view: made.append(view.namespace) or real(view)
-    )
+
+    def counted(view: renderer.FleetView) -> dict[str, str]:
+        made.append(view.namespace)
+        return real(view)
+
+    monkeypatch.setattr(renderer, "fleet_parts", counted)
     pages = Pages([job("gpt").run(10)])
     for _ in range(20):
         pages.turn()
@@ -150,7 +156,7 @@ def test_two_hundred_pages_are_served_and_the_next_gets_a_clear_answer() -> None
         assert pages.live.open.different == 3
 
 
-def test_two_jobs_of_one_name_are_told_apart_by_their_kind() -> None:
+def test_two_jobs_of_one_name_have_a_page_each_by_their_kind() -> None:
     first, second = job("gpt").run(10), job("gpt").run(10)
     kind = type(second.job.kind)("Job")
     second.job = replace(second.job, kind=kind, uid="uid-other")
@@ -162,7 +168,7 @@ def test_two_jobs_of_one_name_are_told_apart_by_their_kind() -> None:
 
 
 @pytest.mark.parametrize("what", ["nothing", "follower"])
-def test_no_jobs_and_no_lead_are_said(what: str) -> None:
+def test_the_page_reports_that_there_are_no_jobs_or_no_lead(what: str) -> None:
     pages = Pages([] if what == "nothing" else [job("gpt").run(5)])
     pages.is_leader = what == "nothing"
     pages.problem = "" if what == "nothing" else f"forbidden {SECRET}"
@@ -181,17 +187,11 @@ def hostile() -> dict[str, Any]:
 
 
 def test_names_from_the_cluster_are_only_text() -> None:
-    culprit = replace(
-        stopped(job("gpt").run(60)).decision.finding.culprit,  # type: ignore[union-attr,arg-type]
-        pod=EVIL, node=EVIL,
-    )  # fmt: skip
-    made = renderer.FleetRow(**hostile(), link=renderer.job_link(EVIL, EVIL, EVIL), culprit=culprit)
-    view = renderer.FleetView(EVIL, START, [made], renderer.ReportClock(), False, EVIL)
-    act = renderer.JobAct(START, EVIL, EVIL, EVIL)
-    pod = renderer.PodRow(EVIL, EVIL, EVIL)
-    about = renderer.JobView(
-        renderer.ReportClock(), EVIL, EVIL, EVIL, EVIL, EVIL, [act], 1, 0, [pod]
-    )
+    culprit = Culprit(1, pod=EVIL, node=EVIL)
+    made = FleetRow(**hostile(), link=renderer.job_link(EVIL, EVIL, EVIL), culprit=culprit)
+    view = renderer.FleetView(EVIL, START, [made], ReportClock(), False, EVIL)
+    act, pod = renderer.JobAct(START, EVIL, EVIL, EVIL), renderer.PodRow(EVIL, EVIL, EVIL)
+    about = renderer.JobView(ReportClock(), EVIL, EVIL, EVIL, EVIL, EVIL, [act], 1, 0, [pod])
     shown = "".join((renderer.fleet_parts(view) | renderer.job_parts(about)).values())
     assert "<script" not in shown and "&lt;script&gt;" in shown
     assert 'href="jobs/%3Cscript%3E' in shown

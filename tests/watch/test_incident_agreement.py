@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mwatch.controller.server import snapshot_of
+from mwatch.controller.page import snapshot_of
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.engine.incidents import QUIET_SECONDS, Incident
 from mwatch.evidence.incident_store import IncidentFiles

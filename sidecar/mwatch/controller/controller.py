@@ -31,6 +31,7 @@ from mwatch.config.controller import ControllerSettings
 from mwatch.config.fleet import FleetSettings
 from mwatch.config.fleet import load as load_fleet
 from mwatch.config.loader import load_policy
+from mwatch.controller.history import HistoryStore, JobHistory
 from mwatch.controller.page import FleetPages, JobNow
 from mwatch.controller.server import (
     ControllerPages,
@@ -57,6 +58,7 @@ from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.settings import Settings
 from mwatch.remediate.manager import Remediation, RemediationManager
 from mwatch.remediate.status import RemediationStatus
+from mwatch.report.run_report import RunReport
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import asked_to_end
@@ -201,6 +203,11 @@ class ControllerLog:
 TICK_SECONDS = 1.0
 
 
+class _Recalled(NamedTuple):
+    entry: JobEntry
+    past: RunReport | None
+
+
 class Controller:
     def __init__(
         self,
@@ -238,13 +245,17 @@ class Controller:
         self.pages = ControllerPages(
             self.namespace, self.metrics, self.remediation, lambda: self.lease.is_leader, self.live
         )
+        self.history: JobHistory | None = None
+        if self.live is not None and acting is not None:
+            store = HistoryStore(access, self.namespace, log)
+            self.history = JobHistory(store, self.lease.lease.may_act)
         self._changes = ControllerLog(log)
         self._watches: dict[str, JobMonitor] = {}
         self._of_pod: dict[str, JobMonitor] = {}
         self._targets: dict[str, PollTarget] = {}
         self._server: Server | None = None
         self._pool = ThreadPoolExecutor(2, "mwatch-recall")
-        self._recalls: dict[str, Future[JobEntry]] = {}
+        self._recalls: dict[str, Future[_Recalled]] = {}
         self._pending = 0
 
     @property
@@ -293,8 +304,14 @@ class Controller:
             self.remediation.look(self.jobs, now)
         with self.faults.guard():
             self._publish(now, time.monotonic() - began)
+        if self.history is not None:
+            with self.faults.guard():
+                self.history.turn(self.jobs, now)
 
     def close(self) -> None:
+        if self.history is not None:
+            with self.faults.guard():
+                self.history.close(self.jobs, self.clock.now())
         self._pool.shutdown(wait=False, cancel_futures=True)
         threads = self.lease, self.poll, self.policies, self.fleet
         for part in (self.remediation, *threads, self._server):
@@ -341,20 +358,21 @@ class Controller:
                 answer_seconds=self.settings.poll_seconds + 2.0,
                 has_record=self.live is not None,
             )  # fmt: skip
-            entry = self._recalled(watch.key, job.uid)
-            if entry is None:
+            recalled = self._recalled(watch.key, job.uid)
+            if recalled is None:
                 return None
-            watch.restore(entry)
+            watch.restore(recalled.entry)
+            watch.past = recalled.past
         if found is not None:
             watch.use(found.settings)
             watch.policy_problem = found.problem
         return watch
 
-    def _recalled(self, key: str, uid: str) -> JobEntry | None:
-        """The ledger entry; None: not read yet. The loop does not wait for the API server."""
+    def _recalled(self, key: str, uid: str) -> _Recalled | None:
+        """None: not read yet. The loop does not wait for the API server."""
         future = self._recalls.get(uid)
         if future is None:
-            self._recalls[uid] = self._pool.submit(self.remediation.recall, key, uid)
+            self._recalls[uid] = self._pool.submit(self._recall, key, uid)
             return None
         if not future.done():
             return None
@@ -363,6 +381,10 @@ class Controller:
             return future.result()
         except KubeError:
             return None  # retried at the next turn
+
+    def _recall(self, key: str, uid: str) -> _Recalled:
+        entry = self.remediation.recall(key, uid)
+        return _Recalled(entry, None if self.history is None else self.history.recall(key, uid))
 
     def _publish(self, now: float, seconds: float) -> None:
         states = [self.remediation.state(each.key) for each in self.jobs]

@@ -29,7 +29,7 @@ _MAX_BUCKETS = 1024
 _MAX_ATTEMPTS = 256
 _MAX_INCIDENTS = 256
 _MAX_ENTRIES = 512
-_UNSEEN = "it ended while no controller watched it"
+_UNWATCHED = "it ended while no controller watched it"
 _NOTE = "goodput and the times that it books are counted since the controller started"
 
 
@@ -149,7 +149,7 @@ def _attempts(past: RunReport, now: RunReport) -> Iterator[AttemptReport]:
             before = replace(
                 before, ended_at=starts[following],
                 cause=before.cause if is_known else Cause.UNKNOWN,
-                summary=before.summary if is_known else _UNSEEN,
+                summary=before.summary if is_known else _UNWATCHED,
             )  # fmt: skip
         yield before
 
