@@ -10,12 +10,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
+from urllib.request import urlopen
 
 import pytest
 
@@ -97,15 +104,18 @@ def pytorchjob(name: str, script: str) -> dict[str, Any]:
     }
 
 
-def mwatch(cluster: Kubectl, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {
+def environment(cluster: Kubectl) -> dict[str, str]:
+    return {
         **os.environ,
         "PYTHONPATH": f"{ROOT / 'sidecar'}:{ROOT / 'trainer'}",
         "KUBECONFIG": str(cluster.kubeconfig),
     }
+
+
+def mwatch(cluster: Kubectl, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mwatch", *words],
-        capture_output=True, text=True, timeout=30, env=environment, check=False,
+        capture_output=True, text=True, timeout=30, env=environment(cluster), check=False,
     )  # fmt: skip
 
 
@@ -127,12 +137,63 @@ def hangs_at_the_end(body: Any) -> bool:
     return bool(body["verdict"]["cause"] == "hang" and body["job"]["iteration"] == 12)
 
 
-def test_without_sidecars_the_logs_of_all_pods_show_who_hangs(cluster: Kubectl) -> None:
+def reported(cluster: Kubectl, name: str, folder: Path) -> str:
+    """The page that `mwatch report` makes of the job."""
+    out = folder / f"{name}.html"
+    done = mwatch(cluster, "report", name, "-n", "default", "--out", str(out))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1] == out.as_uri()
+    return out.read_text("utf-8")
+
+
+@contextmanager
+def shown(cluster: Kubectl, *words: str) -> Iterator[str]:
+    """The address that `mwatch ui` prints; it ends by Ctrl-C."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mwatch", "ui", *words, "--port", "0", "--no-browser"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(cluster),
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        address = process.stdout.readline().partition(" ")[0]
+        assert address.startswith("http://127.0.0.1:"), process.communicate()
+        yield address
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def follow(address: str, seconds: float = 5.0) -> None:
+    """As a browser does: open the page, and ask for its changes a few times."""
+    with urlopen(address, timeout=20) as answer:
+        page = answer.read().decode()
+        assert "connect-src 'self'" in answer.headers["Content-Security-Policy"]
+    assert "/proxy" not in page, "links would lead to the API server"
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+    hashes = [b64encode(sha256(each.encode()).digest()).decode() for each in scripts]
+    assert scripts and all(each in answer.headers["Content-Security-Policy"] for each in hashes)
+    known = re.search(r'data-page="(\w+)" data-after="([\w.]+)"', page)
+    assert known is not None
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        query = f"page.json?page={known[1]}&after={known[2]}"
+        with urlopen(urljoin(address, query), timeout=20) as answer:
+            assert json.loads(answer.read())["wait"] > 0
+        time.sleep(1.0)  # as long as a page waits
+
+
+def test_without_sidecars_the_logs_of_all_pods_show_who_hangs(
+    cluster: Kubectl, tmp_path: Path
+) -> None:
     name = "plain"
     cluster.apply(pytorchjob(name, trainer("time.sleep(600)")))
     try:
         body = told(cluster, name, hangs_at_the_end)
         screen = mwatch(cluster, "diagnose", f"pytorchjob/{name}", "-n", "default").stdout
+        page = reported(cluster, name, tmp_path)
+        unseen = mwatch(cluster, "ui", name, "-n", "default", "--no-browser")
     finally:
         cluster("delete", "pytorchjob", name, "--wait=false")
     assert body["job"]["pods"] == {"wanted": 2, "running": 2, "answering": 0, "logs_read": 2}
@@ -140,6 +201,9 @@ def test_without_sidecars_the_logs_of_all_pods_show_who_hangs(cluster: Kubectl) 
     assert body["verdict"]["since"]["iteration"] == 13
     assert body["findings"][0]["evidence"][0]["file"] == f"{name}-worker-1"
     assert screen.startswith("HANG since iteration 13")
+    assert "history: only from the logs" in page and "12/    1000 | consumed samples" in page
+    assert unseen.returncode == 3
+    assert f"'mwatch report {name} -n default' makes a page of the logs" in unseen.stderr
 
 
 def test_a_crashed_container_is_explained_from_its_previous_log(cluster: Kubectl) -> None:
@@ -153,7 +217,9 @@ def test_a_crashed_container_is_explained_from_its_previous_log(cluster: Kubectl
     assert "kubectl logs" in body["next_command"]
 
 
-def test_sidecars_are_asked_by_the_proxy_of_the_api_server(cluster: Kubectl) -> None:
+def test_sidecars_are_asked_by_the_proxy_of_the_api_server(
+    cluster: Kubectl, tmp_path: Path
+) -> None:
     name = "watched"
     content = pytorchjob(name, trainer("time.sleep(600)", SAVES))
     template = content["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
@@ -172,6 +238,9 @@ def test_sidecars_are_asked_by_the_proxy_of_the_api_server(cluster: Kubectl) -> 
         )  # fmt: skip
         status = mwatch(cluster, "status", "-n", "default", "--json")
         stored = mwatch(cluster, "checkpoints", name, "-n", "default", "--json")
+        page = reported(cluster, name, tmp_path)
+        with shown(cluster, name, "-n", "default") as address:
+            follow(address)
     finally:
         cluster("delete", "pytorchjob", name, "--wait=false")
     assert body["job"]["iteration"] == 12
@@ -182,5 +251,7 @@ def test_sidecars_are_asked_by_the_proxy_of_the_api_server(cluster: Kubectl) -> 
     found = json.loads(stored.stdout)
     assert (stored.returncode, found["folder"], found["tracker"]) == (1, "/ckpt", "10")
     assert "not a file of torch.save" in found["checkpoints"][0]["reason"]
+    assert f"history: from the sidecar of {name}-worker-" in page
+    assert "12/    1000 | consumed samples" in page, "the end of the log"
     tracker = next(each for each in body["checks"] if each["check"] == "tracker")
     assert tracker["state"] == "found", "it names one that is not whole"
