@@ -7,6 +7,7 @@ The API server is a fake that passes requests on; the real one is asked in `test
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -19,21 +20,25 @@ from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from urllib.parse import urljoin
 
 import pytest
 
 from kube.fake_api import FakeApi
 from mwatch.diagnose.forward import Forward, find_pages, find_sidecar
 from mwatch.diagnose.job import JobRequest
+from mwatch.diagnose.job_page import report_with
 from mwatch.errors import InputError
-from mwatch.export.http.server import Page, Pages, Request
+from mwatch.export.http.server import Page, Request
+from mwatch.export.http.server import Pages as ServedPages
 from mwatch.kube.access import Access
 from mwatch.kube.errors import Unavailable
 from mwatch.report.run_report import RunReport
 from mwatch.watch.page import LivePage, html_page
-from support.builders.diagnose import answering, events_of, iteration, words
+from support.builders.diagnose import BEGAN, answering, events_of, iteration, words
 from support.builders.story import Watch
 from support.fakes.job_api import CONTROLLER, access_to, job_api, kubeconfig_of, sidecar_of
+from support.runs.fleet_page_runs import Pages, job, turning
 from support.runs.http_runs import get, served
 from support.runs.live_runs import environment
 from support.waiting import until
@@ -51,7 +56,7 @@ class Run:
         self.report: RunReport = watch.story()
         self.page = LivePage(list, read=lambda: self.report)
 
-    def pages(self) -> Pages:
+    def pages(self) -> ServedPages:
         return {**self.page.pages(), "/v1/secret": lambda request: Page(b"not for people\n")}
 
 
@@ -66,18 +71,27 @@ def watched_job() -> Iterator[tuple[Run, FakeApi, Access]]:
             yield run, api, access
 
 
-def fleet_pages(namespace: str = "ns") -> Pages:
-    """As a controller serves them: a list with links, and a page for each job."""
+def other_pages() -> ServedPages:
+    """Of a controller of another release: links from the root, and no policy."""
 
     def fleet(request: Request) -> Page:
-        return html_page(f'<h1>jobs</h1><a href="/jobs/{namespace}/train">train</a>', "x")
+        return html_page('<h1>jobs</h1><a href="/jobs/ns/train">train</a>', "x")
 
-    def job(request: Request) -> Page:
+    def page(request: Request) -> Page:
         if request.parameter != "train":
             return Page(b"no such job\n", status=HTTPStatus.NOT_FOUND)
         return Page(b"<h1>train</h1><script>bad()</script>", "text/html; charset=utf-8")
 
-    return {"/": fleet, f"/jobs/{namespace}/{{}}": job}
+    return {"/": fleet, "/jobs/ns/{}": page}
+
+
+def address_of_changes(port: int, path: str) -> str:
+    """Where the script of a page asks, seen from the page."""
+    body = get(port, path)[1].decode()
+    found = re.search(r'data-page="(\w+)" data-after="([\w.]+)" data-address="([^"]+)"', body)
+    assert found is not None
+    address = html.unescape(found[3])
+    return f"{address}{'&' if '?' in address else '?'}page={found[1]}&after={found[2]}"
 
 
 def test_a_sidecars_page_is_followed_through_the_api_server(
@@ -106,12 +120,32 @@ def test_a_sidecars_page_is_followed_through_the_api_server(
             assert get(server.port, "/", method="POST")[0] == 405
 
 
-def test_the_controllers_pages_come_first_and_their_links_stay_here() -> None:
-    with served(fleet_pages()) as controller, watched_job() as (_, api, access):
+def test_the_controllers_pages_come_first_and_are_followed() -> None:
+    jobs = Pages([job("train").run(60), job("other").run(30)])
+    with turning(jobs) as controller, watched_job() as (_, api, access):
         api.behind = {**api.behind, CONTROLLER: controller.port}
         found = find_pages(access, REQUEST)
-        assert (found.path, found.is_sidecar) == ("/jobs/ns/train", False)
+        assert (found.path, found.is_sidecar) == ("/jobs/ns/train?kind=PyTorchJob", False)
         assert find_pages(access, JobRequest("", "ns")).path == "/"
+        with served(Forward(access, found).pages()) as server:
+            address = f"http://127.0.0.1:{server.port}/"
+            fleet = get(server.port, "/")[1].decode()
+            links = re.findall(r'href="(jobs/[^"]+)"', fleet)
+            assert sorted(links) == ["jobs/ns/other", "jobs/ns/train"]
+            for page in ("/", found.path, f"/{links[0]}"):
+                changes = urljoin(urljoin(address, page), address_of_changes(server.port, page))
+                status, body, _ = get(server.port, changes.removeprefix(address[:-1]))
+                assert status == 200 and json.loads(body)["wait"] > 0
+            assert get(server.port, "/jobs/ns/nothing")[0] == 404
+        report = report_with(access, REQUEST, BEGAN + 30.0)
+        assert report.iteration == jobs.fleets[0].watch.engine.job.attempt.iteration
+        assert not [each for each in report.notes if each.startswith("history")]
+
+
+def test_links_stay_here_and_a_page_without_a_policy_runs_no_script() -> None:
+    with served(other_pages()) as controller, watched_job() as (_, api, access):
+        api.behind = {**api.behind, CONTROLLER: controller.port}
+        found = find_pages(access, JobRequest("train", "ns"))
         with served(Forward(access, found).pages()) as server:
             assert b'href="/jobs/ns/train"' in get(server.port, "/")[1]
             status, _, headers = get(server.port, found.path)

@@ -28,11 +28,10 @@ from mwatch.report.model import ReportClock
 from mwatch.report.run_report import RunReport
 from mwatch.state.goodput.ledger import time_spent
 from mwatch.stats import MonotonicCounters, median
-from mwatch.watch.page import OpenPages, PartsPage
+from mwatch.watch.page import OpenPages, PartsPage, ReportPage
 
 if TYPE_CHECKING:
     from mwatch.report.html.fleet import FleetRow, FleetView, JobView
-    from mwatch.report.html.live import LiveParts
 
 _PAGE_SHARE = 0.02
 """Of a core, for the charts of all open pages, and as much for the rest of them."""
@@ -92,7 +91,7 @@ class FleetPage(PartsPage["FleetView"]):
         return fleet.fleet_parts(state._replace(commands=commands))
 
 
-class JobPage(PartsPage[JobState]):
+class JobPage(ReportPage[JobState]):
     def __init__(self, watch: JobMonitor, open: OpenPages) -> None:
         kube = watch.kube
         super().__init__(
@@ -102,14 +101,6 @@ class JobPage(PartsPage[JobState]):
         self.kind, self.name = kube.kind.value, kube.name
         self._title = f"{kube.name} · {kube.namespace}"
         self._commands = _job_commands(kube.namespace, kube.name)
-        self._renderer: LiveParts | None = None
-
-    def is_over(self, state: JobState) -> bool:
-        return state.report.is_over
-
-    @property
-    def spared_seconds(self) -> float:
-        return 0.0 if self._renderer is None else self._renderer.chart_seconds
 
     def render(self, state: JobState) -> Mapping[str, str]:
         from mwatch.report.html.live import LiveParts, LiveView  # large, and rarely needed
@@ -156,6 +147,7 @@ class FleetPages:
             "/page.json": self._fleet.changes,
             place: self._page,
             f"{place}/page.json": self._changes,
+            f"{place}/story.json": self._story,
         }
 
     def _page(self, request: Request) -> Page:
@@ -165,6 +157,10 @@ class FleetPages:
     def _changes(self, request: Request) -> Page:
         found = self._find(request)
         return self._absent(request) if found is None else found.changes(request)
+
+    def _story(self, request: Request) -> Page:
+        found = self._find(request)
+        return self._absent(request) if found is None else found.story(request)
 
     def _find(self, request: Request) -> JobPage | None:
         kind = parse_qs(request.query).get("kind", [""])[0]

@@ -55,8 +55,9 @@ def find_pages(access: Access, request: JobRequest) -> Found:
 
     InputError if there is no such job, KubeError if nothing answers."""
     namespace = request.namespace or access.namespace
-    name = parse_job_name(request.name)[1]
+    kind, name = parse_job_name(request.name)
     path = f"/jobs/{namespace}/{name}" if name else "/"
+    path += f"?kind={kind.value}" if kind else ""
     try:
         port = controller_port(namespace)
         _first_page(access, port, path)
@@ -124,9 +125,8 @@ class Forward:
 
     def pages(self) -> Pages:
         job = f"/jobs/{self._port.namespace}/{{}}"
-        paths = ("/", "/page.json", "/story.json", job, f"{job}/")
-        parts = (f"{job}/page.json", f"{job}/story.json")
-        return dict.fromkeys((*paths, *parts), self._page)
+        paths = ("/", "/page.json", "/story.json", job, f"{job}/page.json", f"{job}/story.json")
+        return dict.fromkeys(paths, self._page)
 
     def _page(self, request: Request) -> Page:
         if (refused := foreign(request)) is not None:

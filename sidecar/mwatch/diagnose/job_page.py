@@ -75,11 +75,13 @@ def culprit_pod(job: JobReport) -> str | None:
 
 def _with_history(access: Access, job: JobReport, report: RunReport) -> RunReport:
     """Ask the controller, the sidecar that sees most, and that of the culprit, all at once."""
-    namespace, name = job.facts.job.namespace, job.facts.job.name
+    kube = job.facts.job
     sidecars = sidecars_by_worth(job)
-    chosen = [port for each, port in sidecars if each.pod.name == culprit_pod(job)]
-    places = {"controller": (controller_port(namespace), f"/jobs/{namespace}/{name}")}
-    places |= {port.name: (port, "") for port in [*(port for _, port in sidecars[:1]), *chosen]}
+    chosen = [port for _, port in sidecars[:1]]
+    chosen += [port for each, port in sidecars if each.pod.name == culprit_pod(job)]
+    path = f"/jobs/{kube.namespace}/{kube.name}/{story_json.NAME}?kind={kube.kind.value}"
+    places = {"controller": (controller_port(kube.namespace), path)}
+    places |= {port.name: (port, f"/{story_json.NAME}") for port in chosen}
     asks = {key: partial(_story, access, *place) for key, place in places.items()}
     answers = gather(asks, seconds=_SECONDS)
     stories = {key: each for key, each in answers.items() if isinstance(each, RunReport)}
@@ -96,7 +98,7 @@ def _with_history(access: Access, job: JobReport, report: RunReport) -> RunRepor
 
 
 def _story(access: Access, port: Port, path: str) -> RunReport | TimedOut:
-    data = access.page(f"{port.path}{path}/{story_json.NAME}", None, _CALL_SECONDS)
+    data = access.page(f"{port.path}{path}", None, _CALL_SECONDS)
     story = story_json.from_json(data, f"{port.name}:{port.number}")
     return story if story.attempts else TimedOut("it has seen nothing of the job yet")
 

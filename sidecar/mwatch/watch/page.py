@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qs
 
 from mwatch.errors import MwatchError
@@ -176,7 +176,7 @@ class PartsPage(Generic[State]):
                 self._fresh.wait(until - time.monotonic())
 
     def pages(self) -> Pages:
-        return {"/": self.page, "/page.json": self.changes, "/story.json": self.story}
+        return {"/": self.page, "/page.json": self.changes}
 
     def page(self, request: Request) -> Page:
         if self._is_local and (refused := foreign(request)) is not None:
@@ -279,12 +279,47 @@ class PartsPage(Generic[State]):
         self._seconds = min(most, max(MIN_SECONDS, took / self._share * different))
 
 
+class HasReport(Protocol):
+    @property
+    def report(self) -> RunReport: ...
+
+
+Reported = TypeVar("Reported", bound=HasReport)
+
+
+class ReportPage(PartsPage[Reported]):
+    """The page of one report, which is also served itself."""
+
+    _renderer: LiveParts | None = None
+
+    def pages(self) -> Pages:
+        return {**super().pages(), "/story.json": self.story}
+
+    def is_over(self, state: Reported) -> bool:
+        return state.report.is_over
+
+    @property
+    def spared_seconds(self) -> float:
+        return 0.0 if self._renderer is None else self._renderer.chart_seconds
+
+    def story(self, request: Request) -> Page:
+        """The report: `mwatch report` of a live job makes its page of it."""
+        if self._is_local and (refused := foreign(request)) is not None:
+            return refused
+        problem, state = self._update(is_waiting=True), self._state
+        if state is None:
+            return unavailable(problem or f"mwatch has no report of {self._of} yet")
+        from mwatch.report import story_json
+
+        return Page(story_json.to_json(state.report), "application/json", headers=_NOT_KEPT)
+
+
 class RunState(NamedTuple):
     report: RunReport
     snapshot: Snapshot | None
 
 
-class LivePage(PartsPage[RunState]):
+class LivePage(ReportPage[RunState]):
     """One run's page."""
 
     def __init__(
@@ -308,7 +343,6 @@ class LivePage(PartsPage[RunState]):
         self._commands = commands
         self._wrapper = wrapper
         self._title = title
-        self._renderer: LiveParts | None = None
 
     def update(self, make: Callable[[], RunReport]) -> None:
         """Make a report, if somebody has the page open and the last one is old enough."""
@@ -321,13 +355,6 @@ class LivePage(PartsPage[RunState]):
     def _taken(self, report: RunReport) -> RunState:
         newest = self._snapshots()
         return RunState(report, newest[0] if newest else None)
-
-    def is_over(self, state: RunState) -> bool:
-        return state.report.is_over
-
-    @property
-    def spared_seconds(self) -> float:
-        return 0.0 if self._renderer is None else self._renderer.chart_seconds
 
     def render(self, state: RunState) -> Mapping[str, str]:
         from mwatch.report.html.live import LiveParts, LiveView  # large, and rarely needed
@@ -342,18 +369,6 @@ class LivePage(PartsPage[RunState]):
         if self._renderer is None:
             self._renderer = LiveParts(self._share)
         return self._renderer.render(state.report, view)
-
-    def story(self, request: Request) -> Page:
-        """The report itself: `mwatch report` of a live job makes its page of it."""
-        if self._is_local and (refused := foreign(request)) is not None:
-            return refused
-        problem = self._update(is_waiting=True)
-        report = self._report
-        if report is None:
-            return unavailable(problem or "mwatch has no report of this run yet")
-        from mwatch.report import story_json
-
-        return Page(story_json.to_json(report), "application/json", headers=_NOT_KEPT)
 
 
 def protected_checkpoints(changes: Sequence[str]) -> frozenset[int]:
