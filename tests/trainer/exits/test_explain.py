@@ -113,6 +113,21 @@ def test_what_may_heal_is_worth_a_restart(error: str) -> None:
     assert ended(1, "Traceback (most recent call last):", error).returned == 201
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        "OSError: [Errno 28] No space left on device: '/ckpt/iter_0000500/__3_0.distcp'",
+        "OSError: [Errno 122] Disk quota exceeded: '/ckpt/iter_0000500'",
+        "OSError: [Errno 30] Read-only file system: '/ckpt'",
+        "RuntimeError: unable to write to file </torch_4711_3>: No space left on device (28)",
+    ],
+)
+def test_a_disk_that_takes_nothing_is_permanent_even_in_a_save(error: str) -> None:
+    saving = '  File "megatron/training/checkpointing.py", line 500, in save_checkpoint'
+    told = ended(1, "Traceback (most recent call last):", saving, error)
+    assert (told.returned, told.is_final) == (1, True)
+
+
 def test_a_keyboard_interrupt_is_a_signal() -> None:
     assert ended(1, "Traceback (most recent call last):", "KeyboardInterrupt").returned == 130
 

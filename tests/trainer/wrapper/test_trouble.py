@@ -141,6 +141,25 @@ def test_what_is_printed_is_waited_for_as_the_command_would_have(tmp_path: Path)
         assert wrapper.wait(LIMIT_SECONDS) == 0
 
 
+@pytest.mark.parametrize(
+    ("options", "code", "returned"),
+    [([], 1, 1), (["--act"], 1, 1), ([], 7, 7), (["--act"], 7, 1)],
+)
+def test_a_full_disk_is_never_worth_a_restart(
+    tmp_path: Path, options: list[str], code: int, returned: int
+) -> None:
+    """The kernel refuses to write to /dev/full as it does on a full disk."""
+    writer = "with open('/dev/full', 'wb', 0) as file: file.write(b'x')"
+    shell = ["sh", "-c", f'"$@" || exit {code}', "sh", *python(writer)]
+    done = subprocess.run(
+        command(*shell, options=["--dir", str(tmp_path), *options]), env=environ(),
+        capture_output=True, timeout=LIMIT_SECONDS, check=False,
+    )  # fmt: skip
+    assert b"[Errno 28]" in done.stderr
+    assert done.returncode == returned
+    assert attempt(tmp_path)["exit"]["code"] == code
+
+
 def _has_no_child(directory: Path) -> bool:
     answer = ask(str(directory), {"op": "status"})
     return answer["ok"] and answer.get("pid") is not None and not answer["is_running"]

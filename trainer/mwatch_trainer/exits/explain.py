@@ -12,9 +12,9 @@
 | a newer attempt has started (fence) | 203 |
 | Megatron's 16, 17, of the child or of torchrun's first failed worker | 216, 217 |
 | a signal, of the child, of a shell's 128+n or of torchrun's first failed worker | 128+n |
-| CUDA out of memory; an error of code, arguments, data or paths | 1 |
+| CUDA out of memory; an error of code, arguments, data or paths; a full or read-only disk | 1 |
 | a command that does not exist or cannot be run; wrong usage of another program | 127, 126, 2 |
-| anything else: lost peers, storage, checkpoints, numbers, no output at all | 201 |
+| anything else: lost peers, other storage, checkpoints, numbers, no output at all | 201 |
 
 SIGTERM is not 0: a drained or preempted pod gets it too, and an operator takes a master's 0 for the
 success of the job.

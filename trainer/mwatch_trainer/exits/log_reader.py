@@ -59,6 +59,9 @@ _NUMBERS = re.compile(
 _MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC"
 )
+_STORAGE = re.compile(
+    r"\[Errno (?:28|30|122)\]|No space left on device|Disk quota exceeded|Read-only file system"
+)  # ENOSPC, EROFS, EDQUOT
 _LAYOUT = re.compile(r"class input value .* do not match|not divisible by|Duplicate GPU detected")
 
 
@@ -80,7 +83,7 @@ class PrintedError(NamedTuple):
     @property
     def is_permanent(self) -> bool:
         """Whether a restart from this or another checkpoint fails the same way."""
-        if _LAYOUT.search(self.text):
+        if _LAYOUT.search(self.text) or _STORAGE.search(self.text):
             return True
         is_of_user = self.kind.rpartition(".")[2] in ROOT_OF_USER
         return is_of_user and not self.at_checkpoint and _NUMBERS.search(self.text) is None
