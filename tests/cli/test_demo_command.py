@@ -13,9 +13,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
+from support.free_ports import free_port
 from support.runs.live_runs import environment, left_behind
 from support.waiting import until
 
@@ -39,19 +41,38 @@ def environment_of_demo() -> dict[str, str]:
     return {name: text for name, text in found.items() if not name.endswith(("RANK", "_SIZE"))}
 
 
-def demo(folder: Path, *options: str) -> list[str]:
-    runs = ["--port", "0", "--runs", str(folder / "runs")]
+def demo(folder: Path, *options: str, port: int = 0) -> list[str]:
+    runs = ["--port", str(port), "--runs", str(folder / "runs")]
     return [sys.executable, "-m", "mwatch", "demo", "--quick", "--json", *runs, *options]
 
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    """The demo with --stay, whose page is fetched before Ctrl-C ends it."""
     folder = tmp_path_factory.mktemp("demo")
-    ended = subprocess.run(
-        demo(folder), capture_output=True, timeout=SECONDS, cwd=folder, check=False,
-        env=environment_of_demo(), stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    return ended, folder
+    out, err = folder / "out", folder / "err"
+    with out.open("wb") as stdout, err.open("wb") as stderr:
+        process = subprocess.Popen(
+            demo(folder, "--stay", port=free_port()), stdout=stdout, stderr=stderr, cwd=folder,
+            env=environment_of_demo(), stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            until(lambda: process.poll() is not None or b"(Ctrl-C" in out.read_bytes(), SECONDS)
+            result, *more = out.read_bytes().splitlines(keepends=True)
+            page = _fetched(more[0].split()[0].decode()) if more else b""
+            process.send_signal(signal.SIGINT)
+            code = process.wait(60)
+        finally:
+            process.kill()
+            process.wait()
+    (folder / "page.html").write_bytes(page)
+    return subprocess.CompletedProcess([], code, result, err.read_bytes()), folder
+
+
+def _fetched(address: str) -> bytes:
+    with urlopen(address, timeout=20) as answer:
+        found: bytes = answer.read()
+    return found
 
 
 @needs_torch
@@ -84,6 +105,28 @@ def test_what_was_reported_on_the_way_is_one_object_a_line(quick: tuple[Any, Pat
     events = [json.loads(line)["event"] for line in ended.stderr.decode().splitlines()]
     assert events.count("attempt") == 3
     assert events[-1] == "end"
+
+
+@needs_torch
+def test_each_fault_is_announced_before_it_happens(quick: tuple[Any, Path]) -> None:
+    ended, _ = quick
+    told = [json.loads(line) for line in ended.stderr.decode().splitlines()]
+    said = [each.get("summary", "") if each["event"] == "note" else each["event"] for each in told]
+    first = said.index(
+        "about to break the training at iteration 45: a rank stops (SIGSTOP); "
+        "it should come back from checkpoint 40"
+    )
+    second = next(place for place, each in enumerate(said) if "at iteration 85: a weight" in each)
+    found = [place for place, each in enumerate(said) if each == "incident"]
+    assert first < found[0] < second < found[-1]
+
+
+@needs_torch
+def test_the_page_stays_until_control_c(quick: tuple[Any, Path]) -> None:
+    _, folder = quick
+    page = (folder / "page.html").read_text("utf-8")
+    assert "<h1>demo-bf16</h1>" in page
+    assert "checkpoint 40" in page
 
 
 @needs_torch

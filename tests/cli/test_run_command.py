@@ -264,6 +264,10 @@ def test_a_command_that_is_not_there_is_reported_plainly(tmp_path: Path) -> None
         (["--port", "99999", "--", "true"], "--port"),
         (["--grace", "-1", "--", "true"], "--grace"),
         ([], "give the training command after --"),
+        (
+            ["--name", "a", "torchrun", "--nproc-per-node", "8", "my script.py", "--act"],
+            "--name a -- torchrun --nproc-per-node 8 'my script.py' --act",
+        ),
     ],
 )
 def test_bad_usage_starts_nothing_and_names_the_fix(
@@ -275,6 +279,19 @@ def test_bad_usage_starts_nothing_and_names_the_fix(
     assert expected in ended.err.decode()
     assert b"Traceback" not in ended.err
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_command_that_trains_nothing_ends_at_once(tmp_path: Path) -> None:
+    """Also without `--`, where no word of the command can be taken for an option."""
+    line = [each for each in command(tmp_path, then=["true"], says="--plain") if each != "--"]
+    ended = run(line, tmp_path)
+    assert ended.code == 0
+    *_, verdict, report, evidence = ended.err.decode().splitlines()
+    assert verdict == "mwatch: ended: command finished (exit code 0)"
+    assert report == "mwatch: report: mwatch report runs/r"
+    assert evidence == "mwatch: evidence: none: there was no incident"
+    lasted = ended.story["ended_at"] - ended.attempt["exit"]["at"]
+    assert lasted < 1.0, "it waits for the last lines of a training only"
 
 
 def test_help_says_how_it_is_used(tmp_path: Path) -> None:

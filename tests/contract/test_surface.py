@@ -20,10 +20,11 @@ RECORDED = HELP | {"DIR|LOG...|-", "--json", "--checkpoints", "--until", "--poli
 MANIFEST = {"-f", "--file", "--only", "--diff", "-o", "--out", "--in-place", "--json"}
 CLUSTER = {"--namespace", "-n", "--kubeconfig", "--context"}
 SURFACE = {
-    "demo": HELP | {"--quick", "--runs", "--port", "--plain", "--json"},
+    "demo": HELP | {"--quick", "--runs", "--port", "--stay", "--plain", "--json"},
     "run": HELP
     | {"-- CMD...", "--act", "--policy", "--name", "--runs", "--checkpoints", "--port", "--grace"}
-    | {"--plain", "--json", "--no-probe", "--no-page", "--otlp-endpoint", "--tensorboard-notes"},
+    | {"--plain", "--quiet", "-q", "--json", "--no-probe", "--no-page", "--otlp-endpoint"}
+    | {"--tensorboard-notes"},
     "ui": HELP
     | {"RUN|JOB", "--namespace", "-n", "--kubeconfig", "--context"}
     | {"--runs", "--port", "--no-browser"},

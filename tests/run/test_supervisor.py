@@ -19,6 +19,7 @@ DRIVE = """
 import json, os, sys, threading
 from pathlib import Path
 from mwatch.run import assemble as app
+from mwatch.run.process import TrainerOutput
 from mwatch.watch.watcher import RunObserver
 from mwatch.watch import watcher
 
@@ -44,9 +45,9 @@ for name in filter(None, os.environ.get("BREAK", "").split(",")):
 fds = len(os.listdir("/proc/self/fd"))
 request = app.RunRequest(
     argv=sys.argv[1:], is_act=bool(os.environ.get("ACT")), policy=Path("policy.toml"), name="r",
-    parent=Path("runs"), port=None, grace_seconds=1, shows_output=True,
+    parent=Path("runs"), port=None, grace_seconds=1, output=TrainerOutput.VIEW,
 )
-ended = app.run(request, lambda folder, where: View())
+ended = app.run(request, lambda run: View())
 print(json.dumps({
     "code": ended.exit_code, "notes": View.notes,
     "threads": sorted(each.name for each in threading.enumerate()),

@@ -19,6 +19,7 @@ from mwatch.cli.formats import duration
 from mwatch.cli.options import Plain, flag, option
 from mwatch.cli.run import is_screen, view_of
 from mwatch.cli.terminal import Line, show, table, write
+from mwatch.cli.ui import ui
 
 if TYPE_CHECKING:
     from mwatch.run.demo import DemoResult, Row
@@ -26,8 +27,15 @@ if TYPE_CHECKING:
 Quick = Annotated[bool, flag("--quick", "Inject two faults instead of five.")]
 Runs = Annotated[Path, option("DIR", "Keep the folder of the run here.")]
 Port = Annotated[
-    int, option("PORT", "Serve /metrics on this port; 0 serves nothing.", min=0, max=65535)
+    int,
+    option(
+        "PORT",
+        "Serve the page and /metrics on this port, or the next free one; 0 serves nothing.",
+        min=0,
+        max=65535,
+    ),
 ]
+Stay = Annotated[bool, flag("--stay", "Serve the page after the end too, until Ctrl-C.")]
 AsJson = Annotated[bool, flag("--json", "Print the result as JSON.")]
 
 
@@ -36,6 +44,7 @@ def demo(
     quick: Quick = False,
     runs: Runs = Path("runs"),
     port: Port = 9401,
+    stay: Stay = False,
     plain: Plain = False,
     as_json: AsJson = False,
 ) -> None:
@@ -43,20 +52,31 @@ def demo(
 
     The training is real (megatron-core on this machine). A rank stops, a weight becomes NaN, the
     loss scale collapses, a rank is killed, and the newest checkpoint is corrupt. The demo takes
-    under three minutes on two cores, once installed.
+    under three minutes on two cores, once installed. Each fault is announced before it happens, and
+    the page of the run is up meanwhile; --stay keeps it up.
 
-    Example: mwatch demo --quick
+    Example: mwatch demo --quick --stay
     """
     from mwatch.run import demo as app
+    from mwatch.run.process import TrainerOutput
 
     on_terminal = not (plain or as_json) and is_screen(sys.stderr)
     view = partial(view_of, is_act=True, on_terminal=on_terminal, as_json=as_json)
-    result = app.demo(quick=quick, parent=runs, port=port or None, shows=True, view=view)
+    output = TrainerOutput.VIEW if on_terminal else TrainerOutput.LOG_ONLY
+    result = app.demo(quick=quick, parent=runs, port=port or None, output=output, view=view)
     if as_json:
         write(json.dumps(_record(result)))
     else:
         show(_table(result))
+    if stay and result.interrupted_by is None:
+        _stay(result, runs, port)
     raise typer.Exit(result.interrupted_by or (0 if result.is_fine else 1))
+
+
+def _stay(result: DemoResult, runs: Path, port: int) -> None:
+    """Serve the page of the run, or a list where there are two."""
+    run = result.folders[0].path if len(result.folders) == 1 else None
+    ui(run, runs=runs, port=port, no_browser=True)
 
 
 def _table(result: DemoResult) -> list[Line]:

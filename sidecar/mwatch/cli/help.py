@@ -1,17 +1,22 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of `--help`: commands and options in groups, examples on lines of their own.
+"""The layout of `--help`, with commands and options in groups, and the rule for `-- CMD`.
 
 Typer has groups only with rich, which takes longer to import than all the rest of `--help`, and
 shows Python types beside the arguments. Paragraphs of a docstring that begin with `Example:` become
 the examples; `rich_help_panel` names the group, as in Typer itself.
+
+Options of a command that mwatch runs are not options of mwatch. Without `--` before such a command
+they could be taken for them, so that is refused.
 """
 
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 _EXAMPLE = "Example:"
@@ -21,6 +26,16 @@ _SURE = 100_000
 
 
 class HelpCommand(TyperCommand):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        takes_command = any(str(each.metavar or "").startswith("--") for each in self.params)
+        if takes_command:
+            ctx.allow_interspersed_args = False  # options end where the command begins
+        rest = super().parse_args(ctx, args)
+        if takes_command:
+            _check_separator(ctx, given)
+        return rest
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         arguments = [each for each in self.params if each.param_type_name == "argument"]
         return ["[OPTIONS]", *(_usage(each) for each in arguments)]
@@ -56,6 +71,16 @@ class HelpGroup(TyperGroup):
         for group, rows in groups.items():
             with formatter.section(group):
                 formatter.write_dl(rows)
+
+
+def _check_separator(ctx: Any, given: list[str]) -> None:
+    """Refuse options of a command without `--` before it; a command without any is clear."""
+    command = ctx.params.get("command") or []
+    own = given[: len(given) - len(command)]
+    if own[-1:] == ["--"] or not any(word.startswith("-") for word in command):
+        return
+    line = shlex.join([*ctx.command_path.split(), *own, "--", *command])
+    raise typer.BadParameter(f"put -- before the command: {line}", ctx, param_hint="CMD")
 
 
 def _usage(argument: Any) -> str:

@@ -21,7 +21,7 @@ from mwatch.cli.options import Plain, Policy, TensorboardNotes, argument, flag, 
 from mwatch.cli.render.run_lines import RunLines
 
 if TYPE_CHECKING:
-    from mwatch.run.folder import RunFolder
+    from mwatch.run.assemble import ShownRun
     from mwatch.watch.watcher import RunObserver
 
 Command = Annotated[list[str] | None, argument("-- CMD...", "Run this training command.")]
@@ -46,6 +46,7 @@ Port = Annotated[
 Grace = Annotated[
     float, option("SECONDS", "Wait this long for a last checkpoint after Ctrl-C.", min=0, max=3600)
 ]
+Quiet = Annotated[bool, flag("--quiet", "Keep the trainer's output in the log file only.", "-q")]
 AsJson = Annotated[bool, flag("--json", "Print messages as JSON, one object per line.")]
 Otlp = Annotated[
     str | None,
@@ -71,6 +72,7 @@ def run(
     port: Port = 9401,
     grace: Grace = 30.0,
     plain: Plain = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
     no_probe: NoProbe = False,
     no_page: NoPage = False,
@@ -80,8 +82,9 @@ def run(
     """Run a training command under watch; with --act, restart it on failure.
 
     Without --act the command runs as given and its exit code is returned; mwatch only reports what
-    it would have done. The trainer's output passes through unchanged. Evidence, curves and
-    incidents are kept in runs/NAME; 'mwatch report runs/NAME' turns them into one page.
+    it would have done. The trainer's output passes through unchanged; on a terminal it scrolls
+    above the state of the run, without its escape sequences. Evidence, curves and incidents are
+    kept in runs/NAME; 'mwatch report runs/NAME' turns them into one page.
 
     Example: mwatch run -- torchrun --nproc-per-node 8 pretrain_gpt.py --save ckpt
 
@@ -90,15 +93,19 @@ def run(
     if not command:
         raise typer.BadParameter("give the training command after --", param_hint="CMD")
     from mwatch.run import assemble as app
+    from mwatch.run.process import TrainerOutput
 
+    streams = (sys.stderr,) if quiet else (sys.stderr, sys.stdout)
+    on_terminal = not (plain or as_json) and is_screen(*streams)
+    output = TrainerOutput.VIEW if on_terminal else TrainerOutput.DIRECT
     request = app.RunRequest(
         argv=command, is_act=act, policy=policy, name=name, parent=runs, save=checkpoints,
         port=port or None, grace_seconds=grace, has_probe=not no_probe,
         has_page=not no_page,
-        shows_output=not (plain or as_json) and is_screen(sys.stderr, sys.stdout),
+        output=TrainerOutput.LOG_ONLY if quiet else output,
         otlp_endpoint=otlp_endpoint or None, tensorboard_notes=tensorboard_notes,
     )  # fmt: skip
-    view = partial(view_of, is_act=act, on_terminal=request.shows_output, as_json=as_json)
+    view = partial(view_of, is_act=act, on_terminal=on_terminal, as_json=as_json, is_quiet=quiet)
     raise typer.Exit(app.run(request, view).exit_code)
 
 
@@ -109,14 +116,17 @@ def is_screen(*streams: IO[str] | None) -> bool:
 
 
 def view_of(
-    folder: RunFolder, where: str, *, is_act: bool, on_terminal: bool, as_json: bool
+    run: ShownRun, *, is_act: bool, on_terminal: bool, as_json: bool, is_quiet: bool = False
 ) -> RunObserver:
     mode = "act" if is_act else "observe"
+    view: RunObserver
     if on_terminal:
         from mwatch.cli.render.run_screen import RunScreen
 
-        return RunScreen(folder.name, mode, where)
-
-    lines = RunLines(as_json=as_json)
-    lines.noted(f"run {folder.name} ({mode}): {where}")
-    return lines
+        view = RunScreen(run, mode)
+    else:
+        view = RunLines(as_json=as_json, folder=run.folder)
+        view.noted(f"run {run.folder.name} ({mode}): {run.where}")
+    if is_quiet:
+        view.noted(f"the trainer's output is in {os.path.relpath(run.folder.log)} only")
+    return view

@@ -24,11 +24,13 @@ from mwatch.engine.incidents import Incident
 from mwatch.model.decision import Decision
 from mwatch.model.observation import HERE, Observed
 from mwatch.model.settings import Settings
+from mwatch.model.snapshot.snapshot import Snapshot
 from mwatch.report import story_json
 from mwatch.report.model import EvidenceFile
 from mwatch.report.recorder import ReportRecorder
 from mwatch.run import folder as run_folder
 from mwatch.run.folder import RunFolder
+from mwatch.run.process import TrainerOutput
 from mwatch.run.supervisor import LocalRun, SupervisedCommand
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
@@ -114,8 +116,25 @@ class RunRecord(RunRecorder):
             self._problem = f"cannot write {self._folder.story}: {error.strerror or error}"
 
 
-MakeView = Callable[[RunFolder, str], RunObserver]
-"""Makes the view, from the folder of the run and the address or folder to show."""
+@dataclass(frozen=True, slots=True)
+class ShownRun:
+    """What a view can show besides what it observes."""
+
+    folder: RunFolder
+    page: str | None = None
+    """The address of the page, if it is served."""
+    metrics: str | None = None
+    snapshots: Callable[[], Sequence[Snapshot]] = tuple
+
+    @property
+    def where(self) -> str:
+        """The addresses of the page and the metrics, else the folder."""
+        found = {"page": self.page, "metrics": self.metrics}
+        shown = ", ".join(f"{name} {url}" for name, url in found.items() if url)
+        return shown or str(self.folder.path)
+
+
+MakeView = Callable[[ShownRun], RunObserver]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +154,7 @@ class RunRequest:
     has_page: bool = True
     grace_seconds: float = 30.0
     has_probe: bool = True
-    shows_output: bool = False
+    output: TrainerOutput = TrainerOutput.DIRECT
     otlp_endpoint: str | None = None
     tensorboard_notes: Path | None = None
 
@@ -173,7 +192,7 @@ def run(request: RunRequest, make_view: MakeView) -> RunEnd:
         )
         stack.callback(out.close)
         record = RunRecord(folder, request.argv, engine, clock, is_act=is_act, page=page)
-        view = SafeObserver(make_view(folder, _where(metrics, folder, has_page=request.has_page)))
+        view = SafeObserver(make_view(_shown(metrics, folder, has_page=request.has_page)))
         if metrics.problem is not None:
             view.noted(metrics.problem)
 
@@ -188,12 +207,10 @@ def run(request: RunRequest, make_view: MakeView) -> RunEnd:
         return LocalRun(_command(request, folder), watch, view, faults).run()
 
 
-def _where(metrics: RunMetrics, folder: RunFolder, *, has_page: bool) -> str:
-    """The addresses of the page and the metrics, else the folder."""
-    if metrics.where is None:
-        return str(folder.path)
-    page = f"page {metrics.where.removesuffix('metrics')}, metrics " if has_page else ""
-    return f"{page}{metrics.where}"
+def _shown(metrics: RunMetrics, folder: RunFolder, *, has_page: bool) -> ShownRun:
+    where = metrics.where
+    page = where.removesuffix("metrics") if where is not None and has_page else None
+    return ShownRun(folder, page, where, metrics.snapshots)
 
 
 def _commands(folder: RunFolder, *, is_act: bool) -> list[tuple[str, str]]:
@@ -222,5 +239,5 @@ def _command(request: RunRequest, folder: RunFolder) -> SupervisedCommand:
         is_act=request.is_act,
         grace_seconds=request.grace_seconds,
         wrapper_options=options,
-        shows_output=request.shows_output,
+        output=request.output,
     )

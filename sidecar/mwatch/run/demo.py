@@ -4,8 +4,9 @@
 
 Everything is real but the size: two ranks of Megatron-core's GPT over gloo, real signals, real
 checkpoints, and the same engine, wrapper and probe as anywhere. Thresholds meant for jobs of hours
-are shortened. A fault counts as recovered if it was found after it happened and training resumed
-from the right checkpoint and went past the point it had reached.
+are shortened. Each fault is announced before it happens. It counts as recovered if it was found
+after it happened and training resumed from the right checkpoint and went past the point it had
+reached.
 """
 
 from __future__ import annotations
@@ -13,22 +14,28 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from mwatch.engine.engine import Assessment
 from mwatch.errors import InputError
 from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord
+from mwatch.model.job import Job
 from mwatch.model.settings import ActSettings, CheckpointSettings, DeadlineSettings, Settings
 from mwatch.report import story_json
 from mwatch.report.html import page
 from mwatch.run import folder as run_folder
-from mwatch.run.assemble import MakeView, RunRequest, run
+from mwatch.run.assemble import MakeView, RunRequest, ShownRun, run
 from mwatch.run.folder import RunFolder
+from mwatch.run.process import TrainerOutput
+from mwatch.watch.watcher import RunObserver
 
 _NEEDED = ("torch", "megatron.core")
 _SAVE_INTERVAL = 20
@@ -43,6 +50,11 @@ class DemoFault:
     causes: frozenset[Cause]
     resume_from: int
     """The right checkpoint."""
+
+    @property
+    def iteration(self) -> int:
+        """Where it brings the run down."""
+        return int(self.flags[-1].partition("@")[2].partition(":")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +138,37 @@ class DemoResult(NamedTuple):
         return not any(self.exit_codes) and all(row.is_recovered for row in self.rows)
 
 
+class Announcer:
+    """A view that says what is about to break: the first fault at the start of the training, each
+    other one when training is past the fault before it."""
+
+    def __init__(self, view: RunObserver, faults: Sequence[DemoFault]) -> None:
+        self._view = view
+        self._faults = deque(faults)
+        self._past: int | None = None
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        call: Callable[..., None] = getattr(self._view, name)
+        return call
+
+    def began(self, number: int, resume_from: int | None, reason: str) -> None:
+        self._view.began(number, resume_from, reason)
+        if self._past is None:
+            self._announce()
+
+    def looked(self, job: Job, assessment: Assessment) -> None:
+        self._view.looked(job, assessment)
+        if self._past is not None and (job.attempt.iteration or 0) > self._past:
+            self._announce()
+
+    def _announce(self) -> None:
+        if self._faults:
+            fault = self._faults.popleft()
+            self._past = fault.iteration
+            text = f"about to break the training at iteration {fault.iteration}: {fault.title}"
+            self._view.noted(f"{text}; it should come back from checkpoint {fault.resume_from}")
+
+
 def settings() -> Settings:
     """Settings for a job of minutes: a restart costs seconds, so long waits gain nothing."""
     usual = Settings()
@@ -143,7 +186,9 @@ def settings() -> Settings:
     return replace(usual, act=act, deadlines=deadlines, checkpoints=checkpoints)
 
 
-def demo(*, quick: bool, parent: Path, port: int | None, shows: bool, view: MakeView) -> DemoResult:
+def demo(
+    *, quick: bool, parent: Path, port: int | None, output: TrainerOutput, view: MakeView
+) -> DemoResult:
     """Raise InputError if the small trainer is not installed. `quick`: only one training."""
     missing = [name for name in _NEEDED if not _is_there(name)]
     if missing:
@@ -162,9 +207,9 @@ def demo(*, quick: bool, parent: Path, port: int | None, shows: bool, view: Make
             settings=settings(),
             port=port,
             grace_seconds=5.0,
-            shows_output=shows,
+            output=output,
         )
-        ended = run(request, view)
+        ended = run(request, partial(_announced, view, training.faults))
         folder.report.write_text(page.render(story_json.read(folder.story)), "utf-8")
         folders.append(folder)
         rows += _rows(folder, training.faults)
@@ -172,6 +217,11 @@ def demo(*, quick: bool, parent: Path, port: int | None, shows: bool, view: Make
         if ended.exit_code in _INTERRUPTED:
             break
     return DemoResult(folders, rows, time.monotonic() - began, codes)
+
+
+def _announced(view: MakeView, faults: Sequence[DemoFault], shown: ShownRun) -> RunObserver:
+    observer: Any = Announcer(view(shown), faults)
+    return observer  # type: ignore[no-any-return]
 
 
 def command(folder: RunFolder, training: Training) -> list[str]:

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from mwatch.errors import InputError
+from mwatch_trainer import contract
 
 _MAX_NAME = 64
 _MOST_OF_A_NAME = 1000
@@ -28,6 +29,7 @@ class RunFolder:
         self.path = path
         self.name = path.name
         self.volume = path / "volume"
+        self.log = self.volume / contract.LOG
         self.story = path / "story.json"
         self.report = path / "report.html"
         self.incidents = path / "incidents"

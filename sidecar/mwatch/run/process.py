@@ -15,6 +15,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from typing import IO
 
@@ -153,6 +155,20 @@ class WrapperProcess:
             self._orphan = Orphan(pid, self._volume) if isinstance(pid, int) else None
         return own if self._orphan is None else self._orphan.exit_code(own)
 
+    def wait(self, seconds: float) -> None:
+        """Wait so long, or less if the wrapper ends."""
+        try:
+            ended = os.pidfd_open(self._process.pid)
+        except OSError:  # it has ended and its exit code is read, or the kernel is old
+            time.sleep(seconds)
+            return
+        try:
+            waiting = select.poll()
+            waiting.register(ended, select.POLLIN)
+            waiting.poll(seconds * 1000)
+        finally:
+            os.close(ended)
+
     def stop(self, reason: str, grace_seconds: float) -> None:
         """End the command and all its processes; kill what is left after the grace time."""
         self._is_stopping = True
@@ -207,20 +223,42 @@ class WrapperProcess:
             os.killpg(self._process.pid, number)
 
 
+class TrainerOutput(Enum):
+    """Where the trainer's output goes, besides its log."""
+
+    DIRECT = "direct"
+    """To our own stdout and stderr, byte for byte."""
+    VIEW = "view"
+    """Through a pipe to the view."""
+    LOG_ONLY = "log only"
+
+
+_STREAMS = {
+    TrainerOutput.DIRECT: (None, None),
+    TrainerOutput.VIEW: (subprocess.PIPE, subprocess.STDOUT),
+    TrainerOutput.LOG_ONLY: (subprocess.DEVNULL, subprocess.DEVNULL),
+}
+
+
 def start(
-    argv: Sequence[str], volume: Path, *, is_act: bool, options: Sequence[str], capture: bool
+    argv: Sequence[str],
+    volume: Path,
+    *,
+    is_act: bool,
+    options: Sequence[str],
+    output: TrainerOutput = TrainerOutput.DIRECT,
 ) -> WrapperProcess:
-    """`capture`: read the trainer's output, instead of passing on our own stdout."""
     adopt()
     mode = contract.ACT if is_act else contract.OBSERVE
     flags = ["--act"] if is_act else []
     command = [sys.executable, "-P", "-m", "mwatch_trainer", *flags, "--dir", str(volume), *options]
+    stdout, stderr = _STREAMS[output]
     try:
         process = subprocess.Popen(
             [*command, "--", *argv],
             env={**os.environ, _MODE_VARIABLE: mode},  # overrides the user's
-            stdout=subprocess.PIPE if capture else None,
-            stderr=subprocess.STDOUT if capture else None,
+            stdout=stdout,
+            stderr=stderr,
             start_new_session=True,
             close_fds=False,  # ours are closed by exec; the command may need `--config <(...)`
         )

@@ -36,7 +36,7 @@ from mwatch.model.snapshot.pod import TrainerEnd as WrapperEnd
 from mwatch.model.timeline import Rollback
 from mwatch.run import process
 from mwatch.run.folder import RunFolder
-from mwatch.run.process import OutputBuffer
+from mwatch.run.process import OutputBuffer, TrainerOutput
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.runtime.shutdown import Interrupted, Interrupts, interrupts
@@ -136,12 +136,15 @@ def outcome(code: int, job: Job, assessment: Assessment, wrapper: WrapperEnd | N
     if (why := unstarted(wrapper)) is not None:
         return RunEnd(code, why, False)
     reported = verdict(job, assessment.findings, assessment.decision)
+    if not code and reported.cause is Cause.UNKNOWN:
+        return RunEnd(0, "command finished", True)
     return RunEnd(code, reported.summary, reported.cause in (Cause.FINISHED, Cause.HEALTHY))
 
 
 _TICK_SECONDS = 0.5
 _SETTLE_SECONDS = 1.0
-"""After the end of the command, to read and judge its last lines."""
+"""After the end of a training, to read and judge its last lines."""
+_SETTLE_TICK_SECONDS = 0.1
 _START_SECONDS = 60.0
 """Retry a failed start for so long: the disk or the process table may be full."""
 _MOST_FAILURES = 5
@@ -159,8 +162,7 @@ class SupervisedCommand:
     grace_seconds: float = 30.0
     """For a last checkpoint after Ctrl-C."""
     wrapper_options: Sequence[str] = ()
-    shows_output: bool = False
-    """Pass the trainer's output through the view, not directly to our own output."""
+    output: TrainerOutput = TrainerOutput.DIRECT
 
 
 @dataclass(slots=True)
@@ -206,7 +208,8 @@ class LocalRun:
                 ended = RunEnd(interrupted.exit_code, "interrupted", False, True)
                 self._stop_in_order()
             self._leave(ended)
-            self._view.ended(ended)
+            with suppress(Interrupted):  # of a terminal that is stopped
+                self._view.ended(ended)
         return ended
 
     def _run(self) -> RunEnd:
@@ -221,13 +224,18 @@ class LocalRun:
             began = time.monotonic()
             ended = self._turn()
             if ended is None:
-                self._sleep(_TICK_SECONDS - (time.monotonic() - began))
+                tick = _TICK_SECONDS if self._gone_at is None else _SETTLE_TICK_SECONDS
+                self._sleep(tick - (time.monotonic() - began))
         return ended
 
     def _sleep(self, seconds: float) -> None:
-        """Silence while mwatch was suspended proves nothing: take no action for as long again."""
+        """Wait for the next turn, or less if the command ends. Silence while mwatch was suspended
+        proves nothing: take no action for as long again."""
         began = time.monotonic()
-        time.sleep(max(0.0, seconds))
+        if self._wrapper is None:
+            time.sleep(max(0.0, seconds))
+        else:
+            self._wrapper.wait(max(0.0, seconds))
         asleep = time.monotonic() - began - seconds
         if asleep > _ASLEEP_SECONDS:
             self._hold_until = time.monotonic() + asleep
@@ -243,7 +251,7 @@ class LocalRun:
                 command.folder.volume,
                 is_act=command.is_act,
                 options=command.wrapper_options,
-                capture=command.shows_output,
+                output=command.output,
             )
             if self._wrapper.output is not None:
                 self._output = OutputBuffer(self._wrapper.output)
@@ -333,7 +341,8 @@ class LocalRun:
             wrapper = self._wrapper
             self._watch.attempt_ended(None if wrapper is None else wrapper.unreported_exit)
             return None
-        if now - self._gone_at < _SETTLE_SECONDS:
+        is_training = code_now != 0 or self._watch.engine.job.attempt.iteration is not None
+        if is_training and now - self._gone_at < _SETTLE_SECONDS:
             return None
         if self._command.is_act and code_now == NOT_AGREED and self._try_again():
             return None

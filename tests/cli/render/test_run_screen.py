@@ -22,9 +22,13 @@ from pathlib import Path
 import pytest
 
 from mwatch.cli.render.run_screen import RunScreen
+from mwatch.model.snapshot.snapshot import Inputs, take
+from mwatch.run.assemble import ShownRun
 from mwatch.watch.watcher import RunEnd
-from support.builders.run import gone_bad
+from support.builders.run import gone_bad, run_folder
+from support.free_ports import free_port
 from support.runs.live_runs import PATIENCE, command, environment, left_behind, trainer
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(90)
 CONTROL = re.compile(rb"\x1b\[[0-?]*[ -/]*[@-~]")
@@ -72,16 +76,19 @@ class Terminal:
 
 
 @contextmanager
-def on_terminal(line: Sequence[str], folder: Path, term: str = "xterm") -> Iterator[Terminal]:
+def on_terminal(
+    line: Sequence[str], folder: Path, *, columns: int = COLUMNS, **given: str
+) -> Iterator[Terminal]:
     master, slave = pty.openpty()
-    env = {**environment(TERM=term), "LC_ALL": "C.UTF-8"}
+    env = environment(TERM="xterm", LC_ALL="C.UTF-8")
     for name in ("NO_COLOR", "COLUMNS", "LINES"):  # a test runner may set them
         env.pop(name, None)
+    env |= given
 
     def take_terminal() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-    Terminal.resize(Terminal(master, None), 30, COLUMNS)  # type: ignore[arg-type]
+    Terminal.resize(Terminal(master, None), 30, columns)  # type: ignore[arg-type]
     process = subprocess.Popen(
         line, stdin=slave, stdout=slave, stderr=slave, cwd=folder, env=env,
         start_new_session=True, preexec_fn=take_terminal,
@@ -108,11 +115,17 @@ def test_the_panel_stands_below_the_lines_of_the_trainer(tmp_path: Path) -> None
     line = words(tmp_path, then=trainer("--train-iters", "60", "--step-seconds", "0.03"))
     with on_terminal(line, tmp_path) as terminal:
         terminal.until(rb"mwatch run r \(observe\)")
-        terminal.until(rb"iteration \d+/60")
+        terminal.until(rb"[ \xe2-][^/]* \d+/60 \xc2\xb7 \d+% \xc2\xb7 ETA \d")
         terminal.until(rb"lm loss: 3\.")
         terminal.until(b"s/step")
+        terminal.until("lm loss +3\\.\\d+ [▁-█]{2,}".encode())
+        terminal.until(rb"GPUs +[^ ]")
+        terminal.until(rb"page +not served; ")
         assert terminal.ends() == 0
-    assert b"training is done, iteration 60" in terminal.text
+    *_, verdict, report, evidence = terminal.text.decode().strip().splitlines()
+    assert verdict.split(maxsplit=1) == ["verdict", "training is done, iteration 60 (exit code 0)"]
+    assert report.split() == ["report", "mwatch", "report", "runs/r"]
+    assert evidence.split(maxsplit=1) == ["evidence", "none: there was no incident"]
     assert terminal.seen.rfind(SHOW_CURSOR) > terminal.seen.rfind(b"\x1b[?25l")
     assert terminal.text.count(b"] iteration       33/") == 1, "each line once"
 
@@ -122,9 +135,44 @@ def test_a_terminal_obeys_nothing_that_the_trainer_prints(tmp_path: Path) -> Non
     with on_terminal(line, tmp_path) as terminal:
         assert terminal.ends() == 0
     assert b"\x1b[2J" not in terminal.seen
-    assert b"\x1b]0;" not in terminal.seen
-    assert rb"\x1b[2J\x1b]0;owned\x07evil" in terminal.seen.replace(b"\r\n", b"")
+    assert b"\x1b]0;" not in terminal.seen and b"owned" not in terminal.seen
+    assert b"evil" in terminal.text, "complete sequences are removed, other characters escaped"
     assert "ä→".encode() in terminal.seen
+
+
+def test_a_narrow_terminal_gets_no_border_and_every_row(tmp_path: Path) -> None:
+    port = free_port()
+    line = words(tmp_path, "--port", str(port), then=trainer("--train-iters", "100000"))
+    with on_terminal(line, tmp_path, columns=40, NO_COLOR="1") as terminal:
+        terminal.until(rb" \d+/100000 \xc2\xb7 \d+%")
+        terminal.until(rb"page http://127\.0\.0\.1:%d/ " % port)
+        terminal.until(rb"lm loss 3")
+        os.write(terminal.master, b"\x03")
+        assert terminal.ends() == 130
+    assert "╭".encode() not in terminal.seen
+    assert re.search(rb"\x1b\[[0-9;]*3[0-7]m", terminal.seen) is None, "no colour"
+
+
+def test_a_quiet_run_keeps_the_output_of_the_trainer_in_its_log(tmp_path: Path) -> None:
+    line = words(tmp_path, "--quiet", then=trainer("--train-iters", "30"))
+    with on_terminal(line, tmp_path) as terminal:
+        assert terminal.ends() == 0
+    log = tmp_path / "runs" / "r" / "volume" / "trainer.log"
+    assert b"lm loss: 3" in log.read_bytes()
+    assert b"lm loss: 3" not in terminal.text
+    assert f"output is in {log.relative_to(tmp_path)} only".encode() in terminal.text
+    assert b"training is done, iteration 30" in terminal.text
+
+
+def test_a_terminal_that_is_stopped_holds_up_neither_trainer_nor_watcher(tmp_path: Path) -> None:
+    """Nobody reads the other side, as after Ctrl-S; the trainer prints more than it can hold."""
+    code = "print(('x' * 100 + '\\n') * 100_000); open('finished', 'w')"
+    line = words(tmp_path, then=[sys.executable, "-c", code])
+    with on_terminal(line, tmp_path) as terminal:
+        until((tmp_path / "finished").exists)
+        story = tmp_path / "runs" / "r" / "story.json"
+        until(lambda: story.exists() and b'"is_over":true' in story.read_bytes())
+        assert terminal.process.wait(PATIENCE) == 0
 
 
 def test_the_panel_follows_the_size_of_the_terminal(tmp_path: Path) -> None:
@@ -142,7 +190,7 @@ def test_the_panel_follows_the_size_of_the_terminal(tmp_path: Path) -> None:
 def test_control_c_ends_the_run_and_gives_the_terminal_back(tmp_path: Path) -> None:
     line = words(tmp_path, "--grace", "2", then=trainer("--train-iters", "100000"))
     with on_terminal(line, tmp_path) as terminal:
-        terminal.until(rb"iteration \d+/100000")
+        terminal.until(rb" \d+/100000 ")
         os.write(terminal.master, b"\x03")
         assert terminal.ends() == 130
         assert b"interrupted" in terminal.text
@@ -154,7 +202,7 @@ def test_control_c_ends_the_run_and_gives_the_terminal_back(tmp_path: Path) -> N
 def test_a_terminal_that_is_closed_ends_the_run_in_order(tmp_path: Path) -> None:
     line = words(tmp_path, "--grace", "2", then=trainer("--train-iters", "100000"))
     with on_terminal(line, tmp_path) as terminal:
-        terminal.until(rb"iteration \d+/100000")
+        terminal.until(rb" \d+/100000 ")
         os.close(terminal.master)
         assert terminal.process.wait(PATIENCE) == 128 + signal.SIGHUP
         assert left_behind(tmp_path) == []
@@ -163,21 +211,24 @@ def test_a_terminal_that_is_closed_ends_the_run_in_order(tmp_path: Path) -> None
 
 def test_a_terminal_that_can_draw_nothing_gets_plain_lines(tmp_path: Path) -> None:
     line = words(tmp_path, then=trainer("--train-iters", "3"))
-    with on_terminal(line, tmp_path, term="dumb") as terminal:
+    with on_terminal(line, tmp_path, TERM="dumb") as terminal:
         assert terminal.ends() == 0
     assert b"\x1b[" not in terminal.seen
     assert b"mwatch: run r (observe)" in terminal.seen
 
 
 @pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RunScreen, Terminal]]:
+def screen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[RunScreen, Terminal]]:
     master, slave = pty.openpty()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "24")
     with os.fdopen(slave, "w", encoding="utf-8") as file:
         monkeypatch.setattr(sys, "stderr", file)
-        shown = RunScreen("r", "act", "http://127.0.0.1:1/metrics")
+        told = gone_bad()
+        snapshot = take(told.engine.job, Inputs(), at=told.waits(1).at)
+        run = ShownRun(run_folder(tmp_path), "http://127.0.0.1:1/", None, lambda: [snapshot])
+        shown = RunScreen(run, "act")
         terminal = Terminal(master, None)  # type: ignore[arg-type]
         yield shown, terminal
         shown.ended(RunEnd(0, "done", True))
@@ -199,8 +250,9 @@ def test_what_is_wrong_and_what_was_done_is_on_the_panel(
         b"attempt 2 starts from checkpoint 40",
         b"nan: The loss is not printed any more",
         b"restart from checkpoint 6",
-        b"iteration 9/1000",
-        b"no loss",
+        rb" 9/1000 ",
+        rb"lm loss +not printed",
+        rb"http://127\.0\.0\.1:1/",
     ):
         terminal.until(text)
 
@@ -210,10 +262,13 @@ def test_a_line_that_never_ends_is_bounded(screen: tuple[RunScreen, Terminal]) -
     for _ in range(100):
         shown.printed(b"50%|#####     |\r" * 10_000)
         terminal.read(0)
+    shown.noted("drawn")
+    terminal.until(rb"50%\|##")
+    terminal.seen = b""
     shown.printed(b"100%|##########|\r\n" + b"x" * 100_000 + b"\n")
+    shown.noted("drawn")
     terminal.until(re.escape(b"100%|##########|"))
-    terminal.read()
-    terminal.read()
+    terminal.until(b"x{2000}")
     assert b"50%|" not in terminal.text, "what a terminal would have been left with"
     assert terminal.text.count(b"x") <= 2000
 
@@ -222,9 +277,8 @@ def test_more_lines_than_anybody_reads_are_left_out_and_counted(
     screen: tuple[RunScreen, Terminal],
 ) -> None:
     shown, terminal = screen
-    began = time.monotonic()
     shown.printed(b"".join(b"%06d\n" % number for number in range(1000)))
-    assert time.monotonic() - began < 10
+    shown.noted("drawn")
     terminal.until(b"600 lines not shown")
     terminal.until(b"000999")
     assert b"000599" not in terminal.text

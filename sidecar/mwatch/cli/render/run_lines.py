@@ -11,9 +11,11 @@ burst only a few lines a minute are printed; the next line says how many were le
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +28,32 @@ if TYPE_CHECKING:
     from mwatch.model.decision import Decision
     from mwatch.model.finding import Cause
     from mwatch.model.job import Job
+    from mwatch.run.folder import RunFolder
     from mwatch.watch.watcher import RunEnd
 
 
 MAX_TEXT = 4000
 
 
+def end_rows(ended: RunEnd, folder: RunFolder) -> Iterator[tuple[str, str]]:
+    """What is said at the end of a local run: a name and a text for each line."""
+    yield "verdict", f"{ended.summary} (exit code {ended.exit_code})"
+    yield "report", f"mwatch report {shlex.quote(os.path.relpath(folder.path))}"
+    try:
+        kept = sorted(each for each in folder.incidents.iterdir() if each.is_dir())
+    except OSError:
+        kept = []
+    if not kept:
+        yield "evidence", "none: there was no incident"
+        return
+    more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
+    yield "evidence", f"{os.path.relpath(kept[-1])}{more}"
+
+
 class RunLines:
-    def __init__(self, *, as_json: bool = False) -> None:
+    def __init__(self, *, as_json: bool = False, folder: RunFolder | None = None) -> None:
         self._as_json = as_json
+        self._folder = folder
 
     def began(self, number: int, resume_from: int | None, reason: str) -> None:
         start = "" if resume_from is None else f" from checkpoint {resume_from}"
@@ -88,6 +107,9 @@ class RunLines:
             f"ended: {ended.summary} (exit code {ended.exit_code})",
             event="end", exit_code=ended.exit_code, summary=ended.summary,
         )  # fmt: skip
+        if self._folder is not None and not self._as_json:
+            for name, text in list(end_rows(ended, self._folder))[1:]:
+                self._print(f"{name}: {text}")
 
     def _print(self, text: str, **record: Any) -> None:
         line = json.dumps(record) if self._as_json else f"mwatch: {plain(text)[:MAX_TEXT]}"

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 MAX_LINE = 1 << 18
 _OVERLAP = 1 << 13
-_ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)?|[@-Z\\^_])")
+ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)?|[@-Z\\^_])")
 _LINE_END = re.compile(rb"\r+\n")
 _ANY_END = re.compile(rb"[\r\n]+")
 _LONE_RETURN = re.compile(rb"\r")
@@ -100,7 +100,7 @@ class Transport:
         if b"\0" in block:
             block = block.replace(b"\0", b"")  # a hole that a truncated file leaves
         if b"\x1b" in block:
-            block = _ANSI.sub(b"", block)
+            block = ANSI.sub(b"", block)
         if self._undecided:
             self._decide(block)
         returns = b"\r" in block
