@@ -75,7 +75,7 @@ def demo(
 
 def _stay(result: DemoResult, runs: Path, port: int) -> None:
     """Serve the page of the run, or a list where there are two."""
-    run = result.folders[0].path if len(result.folders) == 1 else None
+    run = str(result.folders[0].path) if len(result.folders) == 1 else None
     ui(run, runs=runs, port=port, no_browser=True)
 
 
