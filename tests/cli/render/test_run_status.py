@@ -92,7 +92,7 @@ def test_gpus_are_summed_up_and_the_odd_one_is_named() -> None:
     )
 
 
-def test_an_end_in_sight_is_not_promised_while_training_is_broken() -> None:
+def test_there_is_no_eta_while_training_is_broken() -> None:
     told = gone_bad()
     assessment = told.waits(1)
     status = status_of(told.engine.job, assessment, busy_snapshot())
