@@ -7,6 +7,8 @@ from __future__ import annotations
 import base64
 import math
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,8 @@ import pytest
 
 from browser.axe import AxeMissing, axe_source, violations
 from browser.devtools import Page
+from browser.test_fleet_page import three
+from browser.test_live_page import served_page, with_ranks
 from mwatch.engine.engine import Engine
 from mwatch.model.finding import Cause, Verdict
 from mwatch.model.phase import JobPhase
@@ -21,6 +25,7 @@ from mwatch.report.html.page import render
 from mwatch.report.model import PhaseSpan
 from mwatch.report.recorder import ReportRecorder
 from mwatch.report.run_report import RunReport
+from support.runs.fleet_page_runs import turning
 
 LOOKS = [(1440, False), (1440, True), (390, False), (390, True)]
 PAPERS = {"A4": (8.27, 11.69), "Letter": (8.5, 11.0)}
@@ -71,6 +76,30 @@ def test_axe_finds_nothing(
     tab.open(file)
     tab.value("for (const one of document.querySelectorAll('details')) one.open = true")
     assert violations(tab, axe) == []
+
+
+@pytest.mark.parametrize("kind", ["live", "many", "fleet", "job"])
+def test_axe_finds_nothing_on_live_pages(
+    tab: Page, axe: str, eventful: RunReport, kind: str
+) -> None:
+    with live_page(kind, eventful) as here:
+        for width, dark in LOOKS if kind != "many" else LOOKS[:1]:
+            tab.look(width, 900, dark=dark)
+            tab.open(here)
+            tab.value("for (const one of document.querySelectorAll('details')) one.open = true")
+            assert violations(tab, axe) == [], (kind, width, dark)
+
+
+@contextmanager
+def live_page(kind: str, report: RunReport) -> Iterator[str]:
+    """The address of a page: of a run with few ranks or many, of a fleet, of a job."""
+    if kind in ("live", "many"):
+        ranks = with_ranks(8 if kind == "live" else 200)
+        with served_page(replace(report, is_over=False), ranks) as here:
+            yield here
+    else:
+        with turning(three()) as server:
+            yield f"http://127.0.0.1:{server.port}/{'jobs/ns/gpt-b' if kind == 'job' else ''}"
 
 
 def test_every_colour_of_the_band_is_in_its_legend(
