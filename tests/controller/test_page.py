@@ -17,6 +17,7 @@ from mwatch.model.finding import Culprit
 from mwatch.model.kube.ledger import JobEntry, LedgerNote
 from mwatch.model.kube.restart_state import RestartState
 from mwatch.remediate.status import RemediationStatus
+from mwatch.report import story_json
 from mwatch.report.html import fleet as renderer
 from mwatch.report.html.fleet import FleetRow
 from mwatch.report.model import ReportClock
@@ -87,6 +88,8 @@ def test_a_job_has_the_ranks_of_all_pods_its_acts_and_its_attempts() -> None:
     )
     with turning(pages) as server:
         status, page, _ = get(server.port, "/jobs/ns/gpt")
+        story = story_json.from_json(get(server.port, "/jobs/ns/gpt/story.json")[1])
+        assert [each.number for each in story.attempts] == [1, 2]
         assert get(server.port, "/jobs/ns/other")[0] == 404
         assert get(server.port, "/jobs/ns/gpt?kind=Job")[0] == 404
         assert get(server.port, "/jobs/elsewhere/gpt")[0] == 404
