@@ -8,10 +8,12 @@ import json
 import os
 import pty
 import select
+import struct
 import subprocess
 import sys
 import termios
 import time
+from fcntl import ioctl
 
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
@@ -35,7 +37,8 @@ def test_status_shows_each_watched_job_in_one_line(plane: ControlPlane, access: 
     things.make_job(access, namespace, "waits", pods=2)
     done = mwatch(plane, "status", "-n", namespace)
     head, *lines = done.stdout.splitlines()
-    assert head.split() == ["JOB", "KIND", "MODE", "PHASE", "PODS", "ITERATION", "VERDICT", "SINCE"]
+    names = ["JOB", "KIND", "MODE", "PHASE", "PODS", "ITERATION", "VERDICT", "SINCE", "CULPRIT"]
+    assert head.split() == names
     assert [line.split()[:5] for line in lines] == [
         ["gpt", "Job", "act", "-", "2/2"],
         ["waits", "Job", "act", "scheduling", "0/2"],
@@ -47,40 +50,38 @@ def test_status_shows_each_watched_job_in_one_line(plane: ControlPlane, access: 
     assert (empty.returncode, empty.stdout.startswith("no watched job")) == (0, True)
 
 
-def test_top_prints_plain_tables_into_a_pipe_and_ends(plane: ControlPlane, access: Access) -> None:
-    namespace = things.fresh_namespace(access)
-    things.make_job(access, namespace, "gpt", pods=2)
-    done = mwatch(plane, "top", "-n", namespace, "--count", "2", "--every", "1")
-    assert done.returncode == 0
-    assert done.stdout.count("mwatch top") == 2
-    assert "\x1b" not in done.stdout
-
-
-def test_top_as_json_is_one_object_a_line(plane: ControlPlane, access: Access) -> None:
-    namespace = things.fresh_namespace(access)
-    things.make_job(access, namespace, "gpt", pods=2)
-    done = mwatch(plane, "top", "-n", namespace, "--count", "2", "--every", "1", "--json")
-    looks = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [look["jobs"][0]["name"] for look in looks] == ["gpt", "gpt"]
-    assert [look["problem"] for look in looks] == [None, None]
-
-
-def test_top_on_a_terminal_ends_with_q_and_gives_it_back(
+def test_top_prints_one_table_into_a_pipe_or_one_object(
     plane: ControlPlane, access: Access
 ) -> None:
     namespace = things.fresh_namespace(access)
     things.make_job(access, namespace, "gpt", pods=2)
+    done = mwatch(plane, "top", "-n", namespace)
+    assert (done.returncode, done.stdout.count("JOB"), done.stdout.count("gpt")) == (0, 1, 1)
+    assert "\x1b" not in done.stdout
+    (job,) = json.loads(mwatch(plane, "top", "-n", namespace, "--json").stdout)["jobs"]
+    assert (job["name"], job["kind"], job["culprit"]) == ("gpt", "Job", None)
+
+
+def test_top_on_a_terminal_opens_a_job_ends_with_q_and_gives_it_back(
+    plane: ControlPlane, access: Access
+) -> None:
+    namespace = things.fresh_namespace(access)
+    job = things.make_job(access, namespace, "gpt", pods=2)
+    run_pods(access, job, 2, ready_node(access, "well-five"))
     ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
     before = termios.tcgetattr(theirs)
     words = [sys.executable, "-m", "mwatch", "top", "-n", namespace, "--every", "60"]
     with subprocess.Popen(
-        words, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environment(plane)
+        words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(plane)
     ) as process:
         shown = read_until(ours, b"gpt")
-        os.write(ours, b"xq")
+        os.write(ours, b"\r")
+        shown += read_until(ours, b"2 of 2 pods run")
+        os.write(ours, b"q")
         shown += read_until(ours, b"\x1b[?1049l")
         assert process.wait(10) == 0
-    assert b"\x1b[?1049h" in shown
+    assert b"\x1b[?1049h" in shown and b"Traceback" not in shown
     assert termios.tcgetattr(theirs) == before
     os.close(ours)
     os.close(theirs)

@@ -20,7 +20,7 @@ CODE = ("benchmarks", "sidecar/mwatch", "tests", "trainer/mwatch_trainer")
 FOLDERS = (*CODE, "alerts", "dashboards", "docs", "manifests", "runbooks")
 # Each costs more than all of `--help`; a command imports its own when it runs.
 HEAVY = {"hyperscan", "msgspec", "rich", "torch"}
-HEAVY |= {"kubernetes", "opentelemetry", "prometheus_client", "tensorboard"}
+HEAVY |= {"kubernetes", "opentelemetry", "prometheus_client", "tensorboard", "textual"}
 LINK = re.compile(r"\[[^\]]*\]\(\s*<?([^)\s>]+)")
 
 

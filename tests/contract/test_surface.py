@@ -45,7 +45,10 @@ SURFACE = {
     | CLUSTER
     | {"JOB|DIR|LOG...|-", "-f", "--file", "--bundle"},
     "status": HELP | CLUSTER | {"-A", "--all-namespaces", "--json"},
-    "top": HELP | CLUSTER | {"-A", "--all-namespaces", "--every", "--count", "--json"},
+    "top": HELP
+    | CLUSTER
+    | {"-A", "--all-namespaces", "--runs", "--every", "--once", "--json"}
+    | {"--count"},  # hidden: removed in 0.3
     "pause": HELP | CLUSTER | {"JOB", "--all", "--for", "--reason", "--json"},
     "resume": HELP | CLUSTER | {"JOB", "--all", "--reason", "--json"},
     "restart": HELP | CLUSTER | {"JOB", "--from", "--dry-run", "--reason", "--json"},

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from mwatch.cli.status import render
+from mwatch.cli.render.jobs import render_fleet
+from mwatch.cli.terminal import within
 from mwatch.diagnose.fleet_status import Fleet, FleetLine, of_controller, of_sidecars
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.model.finding import Cause, Finding, Severity
@@ -18,7 +19,7 @@ from support.builders.diagnose import BEGAN, answering, stamp, words
 from support.builders.kube import pytorch_job
 
 JOB = pytorch_job()
-TOLD = {
+TOLD: dict[str, Any] = {
     "kind": "PyTorchJob", "name": "train", "phase": "training", "attempt": 3, "iteration": 40,
     "total_iterations": 100, "pods": {"wanted": 2, "running": 2, "answering": 2},
     "verdict": {"cause": "hang", "summary": "no progress", "since": {"time": stamp(BEGAN)}},
@@ -105,7 +106,7 @@ def test_the_exit_code_is_by_the_worst_of_them() -> None:
 
 def test_a_table_has_one_line_for_each_and_shows_since_when() -> None:
     told = Fleet(BEGAN + 60.0, (of_controller(JOB, TOLD),), ("jobsets is forbidden",), 0.1)
-    lines = ["".join(text for text, _ in line) for line in render(told, with_namespace=True)]
+    lines = ["".join(text for text, _ in line) for line in render_fleet(told, with_namespace=True)]
     assert len(lines) == 3
     assert lines[1].split()[:8] == ["ns", "train", "PyTorchJob", "act", "training", "2/2", "40/100",
                                     "hang"]  # fmt: skip
@@ -113,18 +114,24 @@ def test_a_table_has_one_line_for_each_and_shows_since_when() -> None:
     assert lines[2] == "not read: jobsets is forbidden"
 
 
-@pytest.mark.parametrize(("columns", "kept"), [(160, 7), (60, 6), (30, 3), (1, 2)])
-def test_a_narrow_terminal_still_shows_job_and_verdict(columns: int, kept: int) -> None:
-    told = Fleet(BEGAN, (of_controller(JOB, TOLD),), (), 0.1)
-    head, row = (
-        "".join(text for text, _ in line)
-        for line in render(told, with_namespace=False, columns=columns)
-    )
-    assert head.split()[0] == "JOB" and row.split()[0] == "train"
-    assert head.split()[-2:] == ["VERDICT", "SINCE"] and "hang" in row
-    assert len(head.split()) - 1 == kept
-    if columns > 20:
-        assert row.index("hang") == head.index("VERDICT") < columns
+@pytest.mark.parametrize(("columns", "kept"), [(160, 9), (70, 7), (50, 4), (36, 3), (1, 3)])
+def test_a_narrow_terminal_still_shows_job_verdict_and_culprit(columns: int, kept: int) -> None:
+    verdict = {**TOLD["verdict"], "culprit": {"rank": 3, "state": "stuck", "pod": "train-1"}}
+    told = Fleet(BEGAN, (of_controller(JOB, {**TOLD, "verdict": verdict}),), (), 0.1)
+    with within(columns):
+        head, row = (
+            "".join(text for text, _ in line) for line in render_fleet(told, with_namespace=False)
+        )
+    assert len(head.split()) == kept
+    if columns >= 36:
+        assert head.split()[0] == "JOB" and "VERDICT" in head and "hang" in row
+        assert row.endswith("rank 3, pod train-1") or "no progress" in row
+        assert len(row) <= columns
+
+
+def test_a_culprit_of_another_release_is_left_out() -> None:
+    verdict = {**TOLD["verdict"], "culprit": {"rank": "three"}}
+    assert of_controller(JOB, {**TOLD, "verdict": verdict}).culprit is None
 
 
 def test_what_was_missed_is_a_line_as_well() -> None:

@@ -1,9 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch status` and `mwatch top`: the watched jobs, one line each, once or live.
-
-If the cluster becomes unreachable, `top` shows that and tries again.
-"""
+"""`mwatch status` and `mwatch top`: the watched jobs, one line each, once or live."""
 
 from __future__ import annotations
 
@@ -12,30 +9,33 @@ import os
 import sys
 import time
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from mwatch.cli.cluster import exit_if_unreachable
-from mwatch.cli.formats import duration
+from mwatch.cli.cluster import UNREACHABLE, exit_if_unreachable
 from mwatch.cli.options import AsJson, Context, Kubeconfig, Namespace, flag, option
-from mwatch.cli.terminal import PIPED_WIDTH, Line, show, styled, width, write
-from mwatch.errors import MwatchError
+from mwatch.cli.render.jobs import render_fleet
+from mwatch.cli.terminal import show, write
+from mwatch.errors import InputError
+from mwatch.kube.errors import KubeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from mwatch.cli.jobs import JobSource
+    from mwatch.diagnose.fleet_status import Fleet
 
-    from mwatch.diagnose.fleet_status import Fleet, FleetLine
-
+_RUNS = Path("runs")
 
 AllNamespaces = Annotated[
     bool, flag("--all-namespaces", "Show the jobs of every namespace you may read.", "-A")
 ]
-JsonLines = Annotated[bool, flag("--json", "Print one JSON object per refresh, each on one line.")]
-Every = Annotated[float, option("SECONDS", "Refresh at this interval.", min=1.0, max=3600.0)]
-Count = Annotated[
-    int | None, option("N", "Exit after this many refreshes; by default never.", min=1)
+Runs = Annotated[
+    Path | None, option("DIR", "Show only the runs in this folder; by default also those in runs/.")
 ]
+Once = Annotated[bool, flag("--once", "Print one table and exit, on a terminal too.")]
+Every = Annotated[float, option("SECONDS", "Refresh at this interval.", min=1.0, max=3600.0)]
+Count = Annotated[int | None, option("N", "Print this many tables.", min=1, hidden=True)]
 
 
 def status(
@@ -62,7 +62,7 @@ def status(
     if as_json:
         write(json.dumps(fleet.to_json(), indent=2))
     else:
-        show(render(fleet, with_namespace=all_namespaces, columns=width()))
+        show(render_fleet(fleet, with_namespace=all_namespaces))
     raise typer.Exit(fleet.exit_code)
 
 
@@ -71,196 +71,122 @@ def top(
     all_namespaces: AllNamespaces = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
+    runs: Runs = None,
     every: Every = 5.0,
+    once: Once = False,
     count: Count = None,
-    as_json: JsonLines = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show the watched jobs live, one line each.
+    """Show the watched jobs and the runs of this machine live.
 
-    Press q or Ctrl-C to exit.
+    Keys: Enter opens a job (verdict, ranks, incidents, checkpoints, log), s sorts, / filters, r
+    refreshes, q or Ctrl-C exits. With -n, -A, --context or --kubeconfig only the cluster is read,
+    with --runs only that folder; otherwise both, and the runs are those under runs/.
 
-    Exit codes: 0 ended, 3 the cluster is unreachable.
+    Where the output is not a terminal, one table is printed. The screen needs Textual: pip install
+    'mwatch[top]'.
+
+    Exit codes: 0 ended, 2 bad input, 3 the cluster is unreachable.
 
     Example: mwatch top -n training --every 2
     """
-    from mwatch.diagnose.fleet_status import look
-    from mwatch.kube.access import open_access
-
-    with exit_if_unreachable():
-        access = open_access(kubeconfig, context)
-    space = None if all_namespaces else namespace or access.namespace
+    where = _Where(namespace, all_namespaces, kubeconfig, context)
+    sources = _sources(where, runs)
     try:
-        with exit_if_unreachable():
-            first = look(access, space, time.time())
-        is_screen = sys.stdout.isatty() and not as_json
-        view = _Screen(all_namespaces) if is_screen else _Printed(all_namespaces, as_json)
-        _refresh(lambda: look(access, space, time.time()), first, view, every, count)
-    except KeyboardInterrupt:
-        pass
+        is_screen = not (once or count or as_json) and _has_screen()
+        if is_screen and _has_textual():
+            from mwatch.cli.render.top_screen import TopApp
+
+            TopApp(sources, seconds=every, with_namespace=all_namespaces).run()
+            return
+        _print_tables(sources, count or 1, every, as_json, all_namespaces)
     finally:
-        access.close()
+        for each in sources:
+            each.close()
 
 
-def _refresh(
-    look: Callable[[], Fleet],
-    fleet: Fleet,
-    view: _Screen | _Printed,
-    every: float,
-    count: int | None,
-) -> None:
-    with view:
-        problem, looks = "", 1
-        while True:
-            view.draw(fleet, problem)
-            if looks == count or view.wait(every):
-                return
-            looks += 1
-            try:
-                fleet, problem = look(), ""
-            except MwatchError as error:
-                problem = str(error)
+class _Where(NamedTuple):
+    namespace: str | None
+    all_namespaces: bool
+    kubeconfig: str | None
+    context: str | None
 
 
-class _Printed:
-    """Output to a pipe: each table below the one before."""
+def _sources(where: _Where, runs: Path | None) -> list[JobSource]:
+    from mwatch.cli.jobs import ClusterJobs, LocalRuns
+    from mwatch.kube.access import open_access
+    from mwatch.kube.errors import NoCluster
 
-    def __init__(self, with_namespace: bool, as_json: bool) -> None:
-        self._with_namespace = with_namespace
-        self._as_json = as_json
-
-    def __enter__(self) -> None: ...
-    def __exit__(self, *_: object) -> None: ...
-
-    def draw(self, fleet: Fleet, problem: str) -> None:
-        if self._as_json:
-            write(json.dumps({**fleet.to_json(), "problem": problem or None}))
-        else:
-            show([*_lines(fleet, problem, self._with_namespace), []])
-
-    def wait(self, seconds: float) -> bool:
-        time.sleep(seconds)
-        return False
-
-
-class _Screen:
-    """A terminal, restored at the end."""
-
-    def __init__(self, with_namespace: bool) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        self._with_namespace = with_namespace
-        console = Console(highlight=False, emoji=False, markup=False)
-        self._live = Live(console=console, screen=True, auto_refresh=False)
-        self._before: object = None
-
-    def __enter__(self) -> None:
-        import termios
-        import tty
-
-        if sys.stdin.isatty():
-            self._before = termios.tcgetattr(sys.stdin)
-            tty.setcbreak(sys.stdin)
-        self._live.start()
-
-    def __exit__(self, *_: object) -> None:
-        import termios
-
-        self._live.stop()
-        if self._before is not None:
-            termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._before)  # type: ignore[arg-type]
-
-    def draw(self, fleet: Fleet, problem: str) -> None:
-        from rich.text import Text
-
-        texts = [styled(line) for line in _lines(fleet, problem, self._with_namespace)]
-        for each in texts:
-            each.no_wrap, each.overflow = True, "ellipsis"
-        self._live.update(Text("\n").join(texts), refresh=True)
-
-    def wait(self, seconds: float) -> bool:
-        """Wait for the next refresh; return True if q was typed."""
-        import select
-
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            if self._before is None:
-                time.sleep(left)
-                return False
-            ready, _, _ = select.select([sys.stdin], [], [], left)
-            if ready:  # read everything: select does not see what Python's own buffer holds
-                typed = os.read(sys.stdin.fileno(), 64)
-                if not typed or b"q" in typed.lower():
-                    return True
-        return False
+    is_cluster = any(where)
+    if runs is not None and is_cluster:
+        text = "give a folder of runs or a cluster (-n, -A, --context, --kubeconfig), not both"
+        raise typer.BadParameter(text, param_hint="--runs")
+    folder = runs or _RUNS
+    if runs is not None and not folder.is_dir():
+        raise InputError(f"there is no folder {folder}; name one with --runs")
+    sources: list[JobSource] = []
+    if folder.is_dir() and not is_cluster:
+        sources.append(LocalRuns(folder))
+    if runs is not None:
+        return sources
+    with exit_if_unreachable():
+        try:
+            access = open_access(where.kubeconfig, where.context)
+            space = None if where.all_namespaces else where.namespace or access.namespace
+            sources.insert(0, ClusterJobs(access, space))
+        except NoCluster:
+            if not sources:
+                raise
+    return sources
 
 
-def _lines(fleet: Fleet, problem: str, with_namespace: bool) -> list[Line]:
-    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(fleet.at))
-    wrong = sum(each.cause not in ("healthy", "finished") for each in fleet.lines)
-    head = f"mwatch top  {stamp}  {len(fleet.lines)} jobs, {wrong} with problems  (q: quit)"
-    stale: list[Line] = [[(f"not refreshed since: {problem}", "bold yellow")]] if problem else []
-    table = render(fleet, with_namespace=with_namespace, columns=width())
-    return [[(head, "bold cyan")], *stale, *table]
+def _has_screen() -> bool:
+    """Textual reads standard input and writes to standard error."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    is_terminal = all(each is not None and each.isatty() for each in streams)
+    return is_terminal and os.environ.get("TERM", "dumb") != "dumb"
 
 
-_HEAD = ("NAMESPACE", "JOB", "KIND", "MODE", "PHASE", "PODS", "ITERATION", "VERDICT", "SINCE")
-_GOOD = ("healthy", "finished")
-_DOUBT = ("unknown", "blind", "suspended", "slow", "checkpoint_overdue")
-_MAX_NAME = 40
-_VERDICT = _HEAD.index("VERDICT")
-_LESSER = tuple(map(_HEAD.index, ("KIND", "MODE", "PHASE", "PODS", "ITERATION")))
-"""Columns that a narrow terminal drops, in this order, to keep the verdict visible."""
+def _has_textual() -> bool:
+    from importlib.util import find_spec
 
-
-def render(fleet: Fleet, *, with_namespace: bool, columns: int = PIPED_WIDTH) -> list[Line]:
-    problems: list[Line] = [[(f"not read: {each}", "yellow")] for each in fleet.problems]
-    if not fleet.lines:
-        return [[("no watched job; mwatch inject adds the label mwatch.dev/watch", "")], *problems]
-    rows = [_HEAD, *(_row(each, fleet.at) for each in fleet.lines)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    shown = _shown(widths, columns, with_namespace=with_namespace)
-    lines: list[Line] = [[(_joined(_HEAD, widths, [*shown, _VERDICT, _VERDICT + 1]), "bold")]]
-    for row, each in zip(rows[1:], fleet.lines, strict=True):
-        cause = row[_VERDICT].ljust(widths[_VERDICT])
-        text = f"  {row[-1].ljust(widths[-1])}  {each.summary}".rstrip()
-        before = _joined(row, widths, shown)
-        lines.append([(f"{before}  ", ""), (cause, _style(each.cause)), (text, "dim")])
-    return [*lines, *problems]
-
-
-def _shown(widths: list[int], columns: int, *, with_namespace: bool) -> list[int]:
-    """The columns before the verdict."""
-    shown = list(range(0 if with_namespace else 1, _VERDICT))
-    for each in _LESSER:
-        if sum(widths[one] + 2 for one in (*shown, _VERDICT)) <= columns:
-            break
-        shown.remove(each)
-    return shown
-
-
-def _joined(row: tuple[str, ...], widths: list[int], shown: list[int]) -> str:
-    return "  ".join(row[each].ljust(widths[each]) for each in shown)
-
-
-def _row(line: FleetLine, now: float) -> tuple[str, ...]:
-    running = "?" if line.pods_running is None else str(line.pods_running)
-    wanted = "?" if line.pods_wanted is None else str(line.pods_wanted)
-    total = "" if line.total_iterations is None else f"/{line.total_iterations}"
-    return (
-        line.namespace[:_MAX_NAME],
-        line.name[:_MAX_NAME],
-        line.kind,
-        line.mode,
-        line.phase or "-",
-        f"{running}/{wanted}",
-        "-" if line.iteration is None else f"{line.iteration}{total}",
-        line.cause.replace("_", " "),
-        "-" if line.since is None else duration(max(0.0, now - line.since)),
+    if find_spec("textual") is not None:
+        return True
+    typer.echo(
+        "mwatch: this is one table; the live screen needs Textual: pip install 'mwatch[top]'",
+        err=True,
     )
+    return False
 
 
-def _style(cause: str) -> str:
-    if cause in _GOOD:
-        return "green"
-    return "yellow" if cause in _DOUBT else "bold red"
+def _print_tables(
+    sources: list[JobSource], count: int, every: float, as_json: bool, with_namespace: bool
+) -> None:
+    for index in range(count):
+        if index:
+            time.sleep(every)
+        fleet, error = _read(sources)
+        if as_json:
+            write(json.dumps(fleet.to_json(), indent=2 if count == 1 else None))
+        else:
+            show(render_fleet(fleet, with_namespace=with_namespace))
+        if error is not None:
+            raise typer.Exit(UNREACHABLE)
+
+
+def _read(sources: list[JobSource]) -> tuple[Fleet, KubeError | None]:
+    """The jobs of all sources; a cluster that cannot be read does not hide the runs."""
+    from mwatch.diagnose.fleet_status import Fleet
+
+    found, failed = list[Fleet](), None
+    for each in sources:
+        try:
+            found.append(each.read())
+        except KubeError as error:
+            failed = error
+    if failed is not None:
+        if not found:
+            with exit_if_unreachable():
+                raise failed
+        found.append(Fleet(found[0].at, (), (str(failed),), 0.0))
+    return Fleet.of(found), failed

@@ -12,7 +12,9 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from mwatch_trainer.scrub.scrubber import scrub_text
@@ -27,6 +29,7 @@ _NARROWEST = 60
 Segment = tuple[str, str]
 """Text and its style, such as `bold red`, or no style."""
 Line = Sequence[Segment]
+_columns: ContextVar[int | None] = ContextVar("columns", default=None)
 
 
 def write(text: str) -> None:
@@ -69,10 +72,27 @@ def styled(line: Line) -> Text:
     return Text.assemble(*((plain(scrub_text(part)), style) for part, style in line))
 
 
+@contextmanager
+def within(columns: int) -> Iterator[None]:
+    """Make lines for a part of a screen, which is not standard output."""
+    token = _columns.set(columns)
+    try:
+        yield
+    finally:
+        _columns.reset(token)
+
+
+def is_bounded() -> bool:
+    """Whether what is too long must be cut: on a screen, not in a pipe."""
+    return _columns.get() is not None or sys.stdout.isatty()
+
+
 def width() -> int:
-    """Columns of the terminal; wide if piped, because a reader can scroll."""
-    if not sys.stdout.isatty():
+    """Columns of the screen; wide if piped, because a reader can scroll."""
+    if not is_bounded():
         return PIPED_WIDTH
+    if (columns := _columns.get()) is not None:
+        return columns
     from shutil import get_terminal_size
 
     return max(get_terminal_size().columns, _NARROWEST)
@@ -81,7 +101,7 @@ def width() -> int:
 def cut_middle(text: str, columns: int) -> str:
     """Cut a line that is too long for a terminal in its middle: both ends of it say something."""
     left = max(columns, 20) - 3
-    if not sys.stdout.isatty() or len(text) <= left + 3:
+    if not is_bounded() or len(text) <= left + 3:
         return text
     head = left * 2 // 3
     return f"{text[:head]}...{text[head - left :]}"

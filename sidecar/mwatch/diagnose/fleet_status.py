@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch status` and `mwatch top`: every watched job in one line.
+"""`mwatch status` and `mwatch top`: every watched job, or run of this machine, in one line.
 
 A controller that answers by the service proxy knows most. Without one, a few sidecars of each job
-and Kubernetes are asked: enough for a line, not for a culprit. No logs are read.
+and Kubernetes are asked: enough for a line. No logs are read.
 """
 
 from __future__ import annotations
@@ -13,19 +13,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from mwatch import json_codec
 from mwatch.checks.kube_causes import kube_phase
 from mwatch.diagnose.cluster_facts import CONTROLLER, CONTROLLER_PORT, job_pods
 from mwatch.diagnose.pod_reports import PodReport, ask_sidecar
-from mwatch.diagnose.verdict import besides
+from mwatch.diagnose.verdict import besides, locate
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
 from mwatch.kube.jobs import complete, watched_jobs
 from mwatch.kube.pod_pages import service_page
 from mwatch.kube.resources import EVENTS
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.kube.facts import KubeFacts, event_of
 from mwatch.model.kube.fields import mapping, moment
 from mwatch.model.kube.job import KubeJob
+from mwatch.report.run_report import RunReport
 from mwatch.runtime.fanout import TimedOut, gather
 
 _PODS_ASKED = 8
@@ -34,6 +36,8 @@ _SECONDS = 4.0
 _CALL_SECONDS = 2.0
 _GOOD = frozenset({"healthy", "finished"})
 _UNKNOWN = frozenset({"unknown", "blind"})
+RUN_KIND = "run"
+"""Of a run of this machine, among the kinds of Kubernetes."""
 
 
 class FleetLine(NamedTuple):
@@ -53,12 +57,16 @@ class FleetLine(NamedTuple):
     summary: str = ""
     since: float | None = None
     source: str = "kubernetes"
-    """`controller`, `sidecars` or `kubernetes`."""
+    """`controller`, `sidecars` or `kubernetes`; of a run of this machine `story`."""
+    culprit: Culprit | None = None
 
     @classmethod
     def of(cls, job: KubeJob, **known: Any) -> FleetLine:
         known = {"phase": job.finished, "pods_wanted": job.pods_wanted, **known}
         return cls(job.kind.value, job.namespace, job.name, job.mode, **known)
+
+    def to_json(self) -> dict[str, Any]:
+        return self._asdict() | {"culprit": json_codec.to_builtins(self.culprit)}
 
 
 def of_controller(job: KubeJob, body: Mapping[str, Any]) -> FleetLine:
@@ -79,14 +87,33 @@ def of_controller(job: KubeJob, body: Mapping[str, Any]) -> FleetLine:
         summary=str(verdict.get("summary") or ""),
         since=moment(verdict, "since", "time"),
         source="controller",
+        culprit=_culprit(verdict.get("culprit")),
     )
+
+
+def of_run(name: str, report: RunReport) -> FleetLine:
+    """A run of this machine, by the story in its folder."""
+    verdict = report.verdict
+    phase = report.phases[-1].phase if report.phases and not report.is_over else ""
+    return FleetLine(
+        RUN_KIND, "", name, report.mode,
+        phase="ended" if report.is_over else phase,
+        iteration=report.iteration,
+        total_iterations=report.total_iterations,
+        attempt=report.attempts[-1].number if report.attempts else None,
+        cause=verdict.cause.value,
+        summary=verdict.summary,
+        since=None if report.clock.is_relative else verdict.since_time,
+        source="story",
+        culprit=verdict.culprit,
+    )  # fmt: skip
 
 
 def of_sidecars(job: KubeJob, facts: KubeFacts, reports: Sequence[PodReport]) -> FleetLine:
     views = [each.snapshot.view for each in reports if each.snapshot is not None]
     phase = kube_phase(facts)
     newest = max(views, key=lambda each: each.iteration or -1, default=None)
-    cause, summary, since = _judged(job, facts, reports)
+    cause, summary, since, culprit = _judged(job, facts, reports)
     own = "" if newest is None else newest.phase or ""
     return FleetLine.of(
         job,
@@ -100,30 +127,32 @@ def of_sidecars(job: KubeJob, facts: KubeFacts, reports: Sequence[PodReport]) ->
         summary=summary,
         since=since,
         source="sidecars" if views else "kubernetes",
+        culprit=culprit,
     )
 
 
 def _judged(
     job: KubeJob, facts: KubeFacts, reports: Sequence[PodReport]
-) -> tuple[Cause, str, float | None]:
+) -> tuple[Cause, str, float | None, Culprit | None]:
     outside = besides(facts)
     if job.finished == "Succeeded":
-        return Cause.FINISHED, "Succeeded", None
+        return Cause.FINISHED, "Succeeded", None, None
     if outside:
-        return outside[0].cause, outside[0].summary, outside[0].since_time
+        first = outside[0]
+        return first.cause, first.summary, first.since_time, first.culprit
     worst = _worst(reports)
     if worst is not None:
         finding, shift = worst
         since = None if finding.since_time is None else finding.since_time + shift
-        return finding.cause, finding.summary, since
+        return finding.cause, finding.summary, since, locate(finding.culprit, reports)
     if job.finished:
-        return Cause.CRASH, f"{job.kind.value} is Failed", None
+        return Cause.CRASH, f"{job.kind.value} is Failed", None, None
     if kube_phase(facts) is not None:
-        return Cause.HEALTHY, "waiting for its pods", None
+        return Cause.HEALTHY, "waiting for its pods", None, None
     if any(each.snapshot for each in reports):
-        return Cause.HEALTHY, "", None
+        return Cause.HEALTHY, "", None, None
     why = next((each.sidecar for each in reports if each.sidecar), "it has no sidecar")
-    return Cause.UNKNOWN, f"no data ({why}); type: mwatch diagnose {job.name}", None
+    return Cause.UNKNOWN, f"no data ({why}); type: mwatch diagnose {job.name}", None, None
 
 
 def _worst(reports: Sequence[PodReport]) -> tuple[Finding, float] | None:
@@ -143,6 +172,14 @@ def _worst(reports: Sequence[PodReport]) -> tuple[Finding, float] | None:
     )
 
 
+def _culprit(body: Any) -> Culprit | None:
+    """None also for what another release may send."""
+    try:
+        return json_codec.decode(json_codec.encode(body), Culprit) if body else None
+    except ValueError:
+        return None
+
+
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
@@ -153,6 +190,16 @@ class Fleet(NamedTuple):
     problems: tuple[str, ...]
     """What could not be read, one line each."""
     took_seconds: float
+
+    @classmethod
+    def of(cls, parts: Sequence[Fleet]) -> Fleet:
+        """Several lists as one."""
+        return cls(
+            max(each.at for each in parts),
+            tuple(line for each in parts for line in each.lines),
+            tuple(problem for each in parts for problem in each.problems),
+            sum(each.took_seconds for each in parts),
+        )
 
     @property
     def exit_code(self) -> int:
@@ -165,7 +212,7 @@ class Fleet(NamedTuple):
         return {
             "version": 1,
             "at": self.at,
-            "jobs": [each._asdict() for each in self.lines],
+            "jobs": [each.to_json() for each in self.lines],
             "problems": list(self.problems),
         }
 

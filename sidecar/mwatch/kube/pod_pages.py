@@ -63,6 +63,14 @@ def read_log(
     return PodLog(pod, container, is_previous, whole, _lines_after(whole, tail))
 
 
+def last_lines(
+    access: Access, namespace: str, pod: str, container: str, *, lines: int, seconds: float
+) -> bytes:
+    """The end of a container's log, as it was printed."""
+    query = {"container": container, "tailLines": lines, "limitBytes": MAX_TAIL_BYTES}
+    return access.page(PODS.path(namespace, pod, part="log"), query, seconds)
+
+
 def _lines_after(head: bytes, tail: bytes) -> bytes:
     """The lines of the tail that the head lacks, without a line whose beginning was cut off."""
     last = head[head.rfind(b"\n", 0, -1) + 1 :].split(b" ", 1)[0]

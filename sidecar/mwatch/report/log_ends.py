@@ -61,9 +61,8 @@ def of_run(report: RunReport, folder: Path) -> RunReport:
                 return path
         return None
 
-    log = find(contract.LOG)
-    if log is not None and not report.log_ends:
-        report = replace(report, log_ends=ends({contract.LOG: _tail(log)}, _TAIL))
+    if not report.log_ends:
+        report = replace(report, log_ends=of_log(find(contract.LOG)))
     return _with_incidents(report, find)
 
 
@@ -105,6 +104,11 @@ def _quoted_place(
                 if text in lines[index]:
                     return name, index + 1
     return None
+
+
+def of_log(log: Path | None) -> tuple[LogEnd, ...]:
+    """The last lines of the trainer's log, if there is one."""
+    return () if log is None else ends({contract.LOG: _tail(log)}, _TAIL)
 
 
 def _tail(log: Path) -> bytes:

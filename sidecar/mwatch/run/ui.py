@@ -84,7 +84,7 @@ class StoredRuns:
     def pages(self) -> Pages:
         return {"/": self._list, "/run/{}/": self._page, "/run/{}/page.json": self._changes}
 
-    def _find(self) -> list[StoredRun]:
+    def find(self) -> list[StoredRun]:
         """All of them, the newest first."""
         try:
             found = [each for each in self._parent.iterdir() if is_run(each)]
@@ -101,7 +101,7 @@ class StoredRuns:
     def _list(self, request: Request) -> Page:
         if (refused := foreign(request)) is not None:
             return refused
-        runs, until = self._find(), time.monotonic() + _READ_SECONDS
+        runs, until = self.find(), time.monotonic() + _READ_SECONDS
         rows = [self._row(each, until) for each in runs[:MAX_RUNS]]
         title = f"Runs in {self._parent.resolve().name}"
         text = live.runs_page(rows, title, max(0, len(runs) - MAX_RUNS))
@@ -127,7 +127,7 @@ class StoredRuns:
 
     def _run(self, request: Request) -> StoredRun | None:
         if request.parameter not in self._runs:
-            self._find()
+            self.find()
         return self._runs.get(request.parameter)
 
 

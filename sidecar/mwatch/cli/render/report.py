@@ -78,7 +78,7 @@ def _facts(report: RunReport, evidence: int, others: int) -> Iterator[Line]:
         yield from _row("run", _run(report), 1)
     culprit = culprit_text(report.verdict.culprit)
     if culprit:
-        yield from _row("culprit", culprit, 1)
+        yield from _row("culprit", culprit, 3)
     yield from _evidence(report.finding, evidence)
     yield from _stacks(report.finding, others + 1)
     yield from _row("mwatch", _action(report), 2)
@@ -339,7 +339,7 @@ def _job_facts(job: JobReport, evidence: int, others: int, checks: int) -> Itera
     yield from _row("job", _state(job), 1)
     culprit = culprit_text(job.report.verdict.culprit)
     if culprit:
-        yield from _row("culprit", culprit, 1)
+        yield from _row("culprit", culprit, 3)
     yield from _evidence(_lead(job), evidence, stamp)
     yield from _stacks(job.report.finding, others + 1)
     yield from _mwatch(job)
