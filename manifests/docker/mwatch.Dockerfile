@@ -9,7 +9,7 @@ COPY pyproject.toml README.md LICENSE /source/
 COPY sidecar /source/sidecar
 COPY trainer /source/trainer
 RUN python -m venv /opt/mwatch \
-    && /opt/mwatch/bin/pip install --no-cache-dir '/source[data]' \
+    && /opt/mwatch/bin/pip install --no-cache-dir '/source[data,notify]' \
     && /opt/mwatch/bin/python -m mwatch_trainer.zipapp_build /mwatch-run.pyz
 
 FROM ${PYTHON}

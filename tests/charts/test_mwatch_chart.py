@@ -113,6 +113,21 @@ def test_the_controller_knows_every_option_that_it_is_given() -> None:
 
 
 @needs_helm
+def test_urls_of_notifications_come_from_a_secret_and_never_as_arguments() -> None:
+    assert "env" not in pod()["spec"]["containers"][0]
+    given = sets("controller.notify.secret=chat", "controller.notify.key=slack")
+    given += sets("controller.notify.externalUrl=https://mwatch.example.com")
+    container = pod(*given)["spec"]["containers"][0]
+    (variable,) = container["env"]
+    source = {"secretKeyRef": {"name": "chat", "key": "slack"}}
+    assert variable == {"name": "MWATCH_NOTIFY", "valueFrom": source}
+    assert container["command"][-1] == "--external-url=https://mwatch.example.com"
+    assert not [each for each in container["command"] if "notify" in each]
+    with pytest.raises(Refused):
+        rendered(CHART, *sets("controller.notify.secret=slack://a/b/c"))
+
+
+@needs_helm
 def test_the_controller_asks_for_nothing_of_its_node() -> None:
     spec = pod()["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True

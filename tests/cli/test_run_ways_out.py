@@ -1,16 +1,20 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Other ways out of the real `mwatch run`: notes for TensorBoard, and OTLP. Starts processes."""
+"""Other ways out of the real `mwatch run`: TensorBoard, OTLP, notifications. Starts processes."""
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+from support.fakes.slack_server import SECRET, slack_server
 from support.runs import live_runs
+from support.waiting import until
 
 
 @contextmanager
@@ -66,3 +70,47 @@ def test_an_endpoint_that_is_none_is_refused_before_the_command_starts(tmp_path:
     assert done.code == 2
     assert b"--otlp-endpoint" in done.err
     assert b"iteration" not in done.out
+
+
+def test_a_restart_is_announced_in_slacks_form_and_the_url_stays_secret(tmp_path: Path) -> None:
+    state, seen = tmp_path / "once", tmp_path / "seen"
+    flags = ["--train-iters", "40", "--then", "kill", "--state", str(state)]
+    trainer = live_runs.trainer(*flags, "--save", "ckpt", "--load", "ckpt")
+    then = ["bash", "-c", f'env >> {seen}; exec "$@"', "trainer", *trainer]
+    with slack_server() as slack:
+        line = live_runs.command(tmp_path, "--act", then=then)
+        done = live_runs.run(line, tmp_path, env=live_runs.environment(MWATCH_NOTIFY=slack.url))
+    assert done.code == 0
+    text = "\n".join(each.text for each in slack.all)
+    stages = ["r: killed (attempt 1)", "r: restart from checkpoint 8 after killed (attempt 1)"]
+    stages.append("r: recovered from killed (attempt 1)")
+    assert [text.count(each) for each in stages] == [1, 1, 1]
+    assert [text.index(each) for each in stages] == sorted(text.index(each) for each in stages)
+    assert "SIGKILL" in text and f"see: mwatch ui {done.folder} on " in text
+    assert SECRET not in seen.read_text("utf-8"), "the trainer does not inherit it"
+    files = [each for each in tmp_path.rglob("*") if each.is_file()]
+    assert not [each for each in files if SECRET.encode() in each.read_bytes()]
+    assert SECRET.encode() not in done.err + done.out
+
+
+def test_a_service_that_never_answers_does_not_delay_the_run_or_its_end(tmp_path: Path) -> None:
+    trainer = live_runs.trainer("--train-iters", "9999", "--then", "kill", "--state", "once")
+    with slack_server(answers=False) as dead:
+        options = ["--act", "--grace", "1", "--notify", dead.url]
+        line = live_runs.command(tmp_path, *options, then=trainer)
+        with live_runs.started(line, tmp_path) as running:
+            dead.wait(1)
+            until(lambda: running.attempt.get("attempt") == 2)
+            began = time.monotonic()
+            running.process.send_signal(signal.SIGINT)
+            done = running.ends()
+    assert done.code == 130 and time.monotonic() - began < 20
+    assert SECRET.encode() not in done.err
+
+
+def test_a_bad_url_is_refused_before_the_command_starts(tmp_path: Path) -> None:
+    trainer = live_runs.trainer("--train-iters", "10")
+    line = live_runs.command(tmp_path, "--notify", f"nosuch://{SECRET}", then=trainer)
+    done = live_runs.run(line, tmp_path)
+    assert done.code == 2 and b"iteration" not in done.out
+    assert b"--notify: URL 1" in done.err and SECRET.encode() not in done.err

@@ -18,9 +18,9 @@ from mwatch.cli.main import GROUPS, app
 COLUMNS = 80
 VERBS = (
     "Accept Add Apply Ask Assume Change Check Choose Diagnose Do End Estimate Exit Expect Explain",
-    "Export Find Give Inject Keep List Listen Name Pause Plan Poll Press Print Put Read Recompute",
-    "Record Refresh Remove Replay Report Restart Resume Run Save Serve Set Shard Show Start Stop",
-    "Train Use Wait Watch Wrap Write",
+    "Export Find Give Inject Keep Link List Listen Name Notify Pause Plan Poll Press Print Put",
+    "Read Recompute Record Refresh Remove Replay Report Restart Resume Run Save Serve Set Shard",
+    "Show Start Stop Train Use Wait Watch Wrap Write",
 )
 # What Python and Typer call their types; a reader needs to know what to give.
 TYPE = re.compile(r"<[a-z]|\b(?:TEXT|PATH|INTEGER|FLOAT|BOOLEAN|STRING)\b|list\[|\bx[<>]=|<=x")

@@ -24,7 +24,7 @@ SURFACE = {
     "run": HELP
     | {"-- CMD...", "--act", "--policy", "--name", "--runs", "--checkpoints", "--port", "--grace"}
     | {"--plain", "--quiet", "-q", "--json", "--no-probe", "--no-page", "--otlp-endpoint"}
-    | {"--tensorboard-notes"},
+    | {"--tensorboard-notes", "--notify"},
     "ui": HELP
     | {"RUN|JOB", "--namespace", "-n", "--kubeconfig", "--context"}
     | {"--runs", "--port", "--no-browser"},
@@ -35,7 +35,7 @@ SURFACE = {
     | {"--until-final", "--no-page"},
     "controller": HELP
     | {"-n", "--namespace", "--kubeconfig", "--context", "--port", "--host", "--policy", "--fleet"}
-    | {"--evidence", "--poll", "--once", "--json", "--no-page"},
+    | {"--evidence", "--poll", "--once", "--json", "--no-page", "--notify", "--external-url"},
     "inject": HELP
     | MANIFEST
     | {"--image", "--sidecar", "--mode", "--controller", "--container", "--checkpoints"}

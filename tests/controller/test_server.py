@@ -30,6 +30,7 @@ TOLD = ControllerStats(
         RemediationStatus(RestartState.HELD, held_by="what a word"),
     ),
     ledger_errors=5,
+    notified={"sent": 3, "failed": 1},
 )  # fmt: skip
 SECRET = "hf_" + "abcdEFGH1234" * 3
 
@@ -137,6 +138,7 @@ def test_metrics_are_of_the_job_as_a_whole_and_of_the_controller() -> None:
         )
     }  # fmt: skip
     assert values["mwatch_controller_ledger_errors_total"] == "5.0"
+    assert values['mwatch_controller_notifications_total{result="failed"}'] == "1.0"
     told = {name.partition("{")[0] for name in values}
     assert {each.name for each in catalog.CONTROLLER} <= told
 

@@ -261,3 +261,28 @@ def test_the_number_of_incidents_is_bounded_and_the_count_is_not() -> None:
     assert len(found.incidents) == MAX_INCIDENTS
     assert found.incidents[-1].number == MAX_INCIDENTS + 50
     assert found.counts == {"slow/none": MAX_INCIDENTS + 50}
+
+
+def test_the_stages_of_an_incident() -> None:
+    found = Findings()
+    found.progresses(9)
+    found.at(10, SLOW)
+    found.at(11, SLOW, NO_LOSS, decides=NO_LOSS)
+
+    def stages() -> list[str]:
+        return [each.stage.value for each in found.incidents]
+
+    found.acts(NO_LOSS, is_carried_out=False)
+    assert stages() == ["opened", "opened"]
+    found.acts(NO_LOSS)
+    assert stages() == ["opened", "acted"]
+    found.at(12, NO_LOSS)
+    assert stages() == ["opened", "acted"], "the first may come back within a minute"
+    found.at(80, NO_LOSS)
+    assert stages() == ["recovered", "acted"]
+    found.restarts(90)
+    assert stages() == ["recovered", "acted"]
+    found.job.now = 100
+    found.progresses(10)
+    found.at(100)
+    assert stages() == ["recovered", "recovered"]

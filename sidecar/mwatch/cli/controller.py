@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from mwatch.cli.options import Context, flag, option
+from mwatch.cli.options import Context, Notify, flag, notify_urls, option
 from mwatch.cli.render.run_lines import SidecarLines
 from mwatch.cli.terminal import write
 
@@ -48,7 +48,9 @@ Once = Annotated[bool, flag("--once", "Print the state of all jobs once and exit
 Json = Annotated[
     bool, flag("--json", "Print JSON: one object per message or, with --once, one document.")
 ]
-
+ExternalUrl = Annotated[
+    str | None, option("URL", "Link to the controller's page at this address in notifications.")
+]
 NoPage = Annotated[bool, flag("--no-page", "Serve no pages for people: neither / nor /jobs.")]
 
 
@@ -66,6 +68,8 @@ def controller(
     once: Once = False,
     json: Json = False,
     no_page: NoPage = False,
+    notify: Notify = None,
+    external_url: ExternalUrl = None,
 ) -> None:
     """Watch the jobs of a namespace and restart those that allow it.
 
@@ -82,8 +86,9 @@ def controller(
     from mwatch_trainer.scrub.scrubber import scrub_text
 
     settings = ControllerSettings(
-        namespace, kubeconfig, context, port, host, policy, fleet, evidence, poll, json, no_page
-    ).checked()
+        namespace, kubeconfig, context, port, host, policy, fleet, evidence, poll, json, no_page,
+        notify_urls(notify), external_url or None,
+    ).checked()  # fmt: skip
     if not once:
         lines = SidecarLines(as_json=json, clean=scrub_text)
         raise typer.Exit(controller_run.run(settings, lines.noted))

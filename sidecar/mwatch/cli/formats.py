@@ -53,11 +53,6 @@ def place(evidence: Evidence) -> str:
 
 
 def action_text(decision: Decision) -> str:
-    """What mwatch would do, as an infinitive."""
-    if decision.action.value == "none":
-        return "do nothing"
-    if decision.action.value == "stop":
-        return "stop the job"
-    if decision.resume_from is None:
-        return "restart from the beginning"
-    return f"restart from checkpoint {decision.resume_from}"
+    from mwatch.model.decision import describe_action
+
+    return describe_action(decision.action, decision.resume_from)

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,6 +40,14 @@ Namespace = Annotated[
     str | None,
     option("NAME", "Use this namespace; by default the one of the context.", "--namespace", "-n"),
 ]
+Notify = Annotated[
+    list[str] | None,
+    option(
+        "URL",
+        "Notify this service of incidents, such as slack://A/B/C; repeatable; by default "
+        "$MWATCH_NOTIFY, which keeps the secret in the URL off the command line.",
+    ),
+]
 Plain = Annotated[bool, flag("--plain", "Print plain lines on a terminal too.")]
 Policy = Annotated[Path | None, option("FILE", "Read thresholds from this TOML file.")]
 TensorboardNotes = Annotated[
@@ -47,3 +57,10 @@ Until = Annotated[
     str | None,
     option("TIME|now", "Assume the run was still up then, so that silence until then counts."),
 ]
+
+
+def notify_urls(given: Sequence[str] | None) -> tuple[str, ...]:
+    """Those of the flag, else of the environment, without which the trainer is started: it must
+    not inherit the secrets."""
+    variable = os.environ.pop("MWATCH_NOTIFY", "")
+    return tuple(given or variable.split())

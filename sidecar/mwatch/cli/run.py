@@ -17,7 +17,16 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from mwatch.cli.options import Plain, Policy, TensorboardNotes, argument, flag, option
+from mwatch.cli.options import (
+    Notify,
+    Plain,
+    Policy,
+    TensorboardNotes,
+    argument,
+    flag,
+    notify_urls,
+    option,
+)
 from mwatch.cli.render.run_lines import RunLines
 
 if TYPE_CHECKING:
@@ -78,6 +87,7 @@ def run(
     no_page: NoPage = False,
     otlp_endpoint: Otlp = None,
     tensorboard_notes: TensorboardNotes = None,
+    notify: Notify = None,
 ) -> None:
     """Run a training command under watch; with --act, restart it on failure.
 
@@ -104,6 +114,7 @@ def run(
         has_page=not no_page,
         output=TrainerOutput.LOG_ONLY if quiet else output,
         otlp_endpoint=otlp_endpoint or None, tensorboard_notes=tensorboard_notes,
+        notify=notify_urls(notify),
     )  # fmt: skip
     view = partial(view_of, is_act=act, on_terminal=on_terminal, as_json=as_json, is_quiet=quiet)
     raise typer.Exit(app.run(request, view).exit_code)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +31,8 @@ class ControllerSettings:
     poll_seconds: PollSeconds = 5.0
     as_json: bool = False
     no_page: bool = False  # serve neither / nor /jobs
+    notify: tuple[str, ...] = field(default=(), repr=False)  # they contain secrets
+    external_url: str | None = None  # of the controller's page, for links in notifications
 
     def checked(self) -> ControllerSettings:
         """Raises InputError for a flag out of bounds."""

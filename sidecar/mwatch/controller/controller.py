@@ -32,6 +32,7 @@ from mwatch.config.fleet import FleetSettings
 from mwatch.config.fleet import load as load_fleet
 from mwatch.config.loader import load_policy
 from mwatch.controller.history import HistoryStore, JobHistory
+from mwatch.controller.notices import FleetNotices
 from mwatch.controller.page import FleetPages, JobNow
 from mwatch.controller.server import (
     ControllerPages,
@@ -232,7 +233,6 @@ class Controller:
         events = Events(access, self.identity)
         self.lease = LeaseLoop(Lease(access, self.namespace, self.identity))
         self.fleet = fleet or FleetView(access, self.namespace, self.clock.now)
-        self.poll = PodPoll(self.clock.now, period=settings.poll_seconds)
         self.policies = Policies(access, self.namespace, usual, events)
         self.remediation = Remediation()
         if acting is not None:
@@ -249,6 +249,9 @@ class Controller:
         if self.live is not None and acting is not None:
             store = HistoryStore(access, self.namespace, log)
             self.history = JobHistory(store, self.lease.lease.may_act)
+        urls = () if acting is None else settings.notify
+        self.notices = FleetNotices(urls, self.remediation, settings.external_url)
+        self.poll = PodPoll(self.clock.now, period=settings.poll_seconds)
         self._changes = ControllerLog(log)
         self._watches: dict[str, JobMonitor] = {}
         self._of_pod: dict[str, JobMonitor] = {}
@@ -303,6 +306,8 @@ class Controller:
         with self.faults.guard():
             self.remediation.look(self.jobs, now)
         with self.faults.guard():
+            self.notices.update(self.jobs, now, is_leader=self.lease.is_leader)
+        with self.faults.guard():
             self._publish(now, time.monotonic() - began)
         if self.history is not None:
             with self.faults.guard():
@@ -314,7 +319,7 @@ class Controller:
                 self.history.close(self.jobs, self.clock.now())
         self._pool.shutdown(wait=False, cancel_futures=True)
         threads = self.lease, self.poll, self.policies, self.fleet
-        for part in (self.remediation, *threads, self._server):
+        for part in (self.remediation, *threads, self._server, self.notices):
             with self.faults.guard():
                 if part is not None:
                     part.close()
@@ -392,15 +397,13 @@ class Controller:
             self.lease.is_leader, self.poll.polls, dict(self.poll.failures), self.access.calls,
             self.fleet.mirrors, self.fleet.relists,
             self.faults.count + (0 if self._server is None else self._server.failures), seconds,
-            states, self.remediation.ledger_errors,
+            states, self.remediation.ledger_errors, self.notices.counts(self._log),
         )  # fmt: skip
         self.metrics.update(self.jobs, stats, now)
-        pairs = zip(self.jobs, states, strict=True)
+        pairs = list(zip(self.jobs, states, strict=True))
         self.pages.update([job_json(each, state, now) for each, state in pairs])
         if self.live is not None:
-            shown = [
-                self._job_now(each, state) for each, state in zip(self.jobs, states, strict=True)
-            ]
+            shown = [self._job_now(each, state) for each, state in pairs]
             self.live.update(shown, now, is_leader=stats.is_leader, problem=self.fleet.problem)
         self._changes.update(self.jobs, is_leader=stats.is_leader, problem=self.fleet.problem)
 

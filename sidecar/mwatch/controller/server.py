@@ -61,6 +61,7 @@ class ControllerStats(NamedTuple):
     loop_seconds: float
     remediation: Sequence[RemediationStatus] = ()
     ledger_errors: int = 0
+    notified: Mapping[str, int] = {}
 
 
 class FleetMetrics:
@@ -101,6 +102,7 @@ class FleetMetrics:
         yield from _each(catalog.CONTROLLER_PODS, {"answering": answering, "silent": silent})
         yield from _actions(stats.remediation)
         yield from _each(catalog.CONTROLLER_POLL_FAILURES, stats.failures)
+        yield from _each(catalog.CONTROLLER_NOTIFICATIONS, stats.notified)
         ages = {name: each.age_seconds for name, each in stats.mirrors.items()}
         known = {name: age for name, age in ages.items() if age is not None}
         yield from _each(catalog.CONTROLLER_VIEW_AGE, known)

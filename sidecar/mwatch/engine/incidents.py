@@ -26,6 +26,7 @@ from mwatch.model.decision import Act, Action, Decision
 from mwatch.model.finding import LOG_END, Cause, Finding, Severity
 from mwatch.model.incident import (
     IncidentRecord,
+    IncidentStage,
     IncidentTimes,
     SavedEvidence,
     describe,
@@ -117,6 +118,21 @@ class Incident:
         moments = [each.closed_at for each in self.symptoms]
         ended = [each for each in moments if each is not None]
         return max(ended) if len(ended) == len(moments) else None
+
+    @property
+    def stage(self) -> IncidentStage:
+        """Recovered: training is past its earlier iteration or, without an action, the incident is
+        over. A job that mwatch has stopped does not recover."""
+        is_passed = self.first_new_at is not None
+        is_gone = self.is_over and not self.awaits_recovery and not self.is_carried_out
+        if is_passed or is_gone:
+            return IncidentStage.RECOVERED
+        return IncidentStage.ACTED if self.is_carried_out else IncidentStage.OPENED
+
+    @property
+    def is_stop(self) -> bool:
+        """Whether it is a sign that training stands still."""
+        return any(_stop_kind(each.finding) is not None for each in self.symptoms)
 
     @property
     def times(self) -> IncidentTimes:

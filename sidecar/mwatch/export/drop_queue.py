@@ -44,6 +44,13 @@ class DropQueue(Generic[T]):
             self._changed.wait_for(lambda: self._items or self._is_closed)
             return self._items.popleft() if self._items else None
 
+    def take_rest(self) -> list[T]:
+        """All items that wait now."""
+        with self._changed:
+            found = list(self._items)
+            self._items.clear()
+            return found
+
     def close(self) -> None:
         with self._changed:
             self._is_closed = True

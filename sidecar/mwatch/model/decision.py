@@ -19,6 +19,17 @@ class Action(StrEnum):
     STOP = "stop"
 
 
+def describe_action(action: Action, resume_from: int | None) -> str:
+    """As an infinitive: `restart from checkpoint 40`."""
+    if action is Action.NONE:
+        return "do nothing"
+    if action is Action.STOP:
+        return "stop the job"
+    if resume_from is None:
+        return "restart from the beginning"
+    return f"restart from checkpoint {resume_from}"
+
+
 @dataclass(frozen=True, slots=True)
 class Witness:
     """An observation for or against an action."""

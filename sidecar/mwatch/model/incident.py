@@ -12,6 +12,7 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -25,6 +26,19 @@ from mwatch.model.stacks import StackGroup
 VERSION = 1
 _LAST_SECOND = 253402300799.0  # of the year 9999: a recorded log may have any time
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-a[0-9]{1,9}-[a-z-]{1,40}(?:-[0-9]{1,6})?", re.ASCII)
+
+
+class IncidentStage(StrEnum):
+    """How far an incident is; people are notified of each stage once."""
+
+    OPENED = "opened"
+    ACTED = "acted"
+    RECOVERED = "recovered"
+
+
+def is_later(stage: IncidentStage, known: IncidentStage | None) -> bool:
+    order = tuple(IncidentStage)
+    return known is None or order.index(stage) > order.index(known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,6 +292,33 @@ class RestartBookkeeper:
                 if key in jobs:
                     self._report(jobs[key].kube, COMMON, text, now)
 
+    def announce(
+        self,
+        job: JobMonitor,
+        name: str,
+        change: Callable[[JobEntry], JobEntry],
+        send: Callable[[], None],
+        now: float,
+    ) -> None:
+        """Record a notification in the ledger, then send it, unless `change` changes nothing: a
+        controller has sent it before."""
+        key, uid = job.key, job.kube.uid
+
+        def work() -> None:
+            is_new = False
+
+            def changed(before: JobEntry) -> JobEntry:
+                nonlocal is_new
+                after = change(before)
+                is_new = after != before
+                return after
+
+            self._ledger.change_entry(key, uid, changed)
+            if is_new:
+                send()
+
+        self._background.once(f"announce {key} {name}", work, now)
+
     def _resume(self, left: list[KubeJob]) -> None:
         if self._may_act():
             resume_orphans(self._access, self._ledger, self._events, left, self._may_act)

@@ -97,6 +97,17 @@ class Remediation:
         """The same as last read; never waits."""
         return JobEntry(uid=uid)
 
+    def announce(
+        self,
+        job: JobMonitor,
+        name: str,
+        change: Callable[[JobEntry], JobEntry],
+        send: Callable[[], None],
+        now: float,
+    ) -> None:
+        """Record a notification in the ledger, then call `send` from a thread; do not call it if
+        `change` changes nothing. Needs the Lease."""
+
     def close(self) -> None:
         """End the workers within seconds; restarts under way stay in the ledger."""
 
@@ -184,6 +195,17 @@ class RemediationManager(Remediation):
 
     def recall(self, key: str, uid: str) -> JobEntry:
         return same_job(self._ledger.read().of(key), uid)
+
+    def announce(
+        self,
+        job: JobMonitor,
+        name: str,
+        change: Callable[[JobEntry], JobEntry],
+        send: Callable[[], None],
+        now: float,
+    ) -> None:
+        if self._lease.may_act():
+            self._bookkeeper.announce(job, name, change, send, now)
 
     def close(self) -> None:
         self._worker.closing.set()

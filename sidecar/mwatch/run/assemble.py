@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +37,7 @@ from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.watch.collector import PodSources, VolumeCollector
 from mwatch.watch.incidents import EvidenceExtras
-from mwatch.watch.metrics import Exporters, RunMetrics, serve
+from mwatch.watch.metrics import Exporters, NotifyTarget, RunMetrics, serve
 from mwatch.watch.page import LivePage
 from mwatch.watch.watcher import RunEnd, RunObserver, RunRecorder, RunWatcher, SafeObserver
 from mwatch_trainer.scrub.scrubber import scrub_text
@@ -157,6 +158,8 @@ class RunRequest:
     output: TrainerOutput = TrainerOutput.DIRECT
     otlp_endpoint: str | None = None
     tensorboard_notes: Path | None = None
+    notify: Sequence[str] = field(default=(), repr=False)
+    """URLs of services to notify of incidents; they contain secrets."""
 
 
 def run(request: RunRequest, make_view: MakeView) -> RunEnd:
@@ -189,6 +192,7 @@ def run(request: RunRequest, make_view: MakeView) -> RunEnd:
             metrics.snapshots,
             otlp_endpoint=request.otlp_endpoint,
             tensorboard_notes=request.tensorboard_notes,
+            notify=_notify(request, folder, metrics),
         )
         stack.callback(out.close)
         record = RunRecord(folder, request.argv, engine, clock, is_act=is_act, page=page)
@@ -211,6 +215,16 @@ def _shown(metrics: RunMetrics, folder: RunFolder, *, has_page: bool) -> ShownRu
     where = metrics.where
     page = where.removesuffix("metrics") if where is not None and has_page else None
     return ShownRun(folder, page, where, metrics.snapshots)
+
+
+def _notify(request: RunRequest, folder: RunFolder, metrics: RunMetrics) -> NotifyTarget | None:
+    """The page is served on this machine alone, so a message names the machine too."""
+    if not request.notify:
+        return None
+    link = f"mwatch ui {shlex.quote(str(folder.path.resolve()))} on {socket.gethostname()}"
+    if metrics.where is not None and request.has_page:
+        link = f"{metrics.where.removesuffix('metrics')}, or {link}"
+    return NotifyTarget(request.notify, link, request.is_act)
 
 
 def _commands(folder: RunFolder, *, is_act: bool) -> list[tuple[str, str]]:

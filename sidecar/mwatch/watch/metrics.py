@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Exports a watched run: `/metrics` and `/healthz`, OTLP, and notes for TensorBoard.
+"""Exports a watched run: `/metrics` and `/healthz`, OTLP, notes for TensorBoard, notifications.
 
 The loop takes a snapshot after each evaluation; exporters read the newest one in their own threads
 and never block the loop.
@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from mwatch.decide import history
 from mwatch.detect.shared.probe import probed_ranks
@@ -20,7 +20,8 @@ from mwatch.detect.shared.stall import Patience, patience
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.errors import InputError
 from mwatch.export.http.server import Pages, Server, standard_pages
-from mwatch.model.incident import IncidentRecord
+from mwatch.model.finding import Severity
+from mwatch.model.incident import IncidentRecord, IncidentStage, is_later
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.snapshot import Inputs, OwnUsage, Snapshot, take
 from mwatch.runtime.self_monitoring import OwnUse
@@ -29,8 +30,10 @@ from mwatch.stats import MonotonicCounters
 from mwatch.watch.collector import VolumeCollector
 
 if TYPE_CHECKING:
+    from mwatch.export.notify.notifier import Notifier
     from mwatch.export.otlp.exporter import Otlp
     from mwatch.export.tensorboard.notes import TensorboardNotes
+    from mwatch.watch.incidents import TrackedIncident
 
 
 class RunMetrics:
@@ -138,8 +141,48 @@ _CLOSE_SECONDS = 0.5
 """Of each: a pod that ends does not wait for a collector."""
 
 
+_NOTIFY_CLOSE_SECONDS = 3.0
+"""The last message says why the run ended."""
+
+
+class NotifyTarget(NamedTuple):
+    urls: Sequence[str]
+    link: str
+    """Where the reader of a message finds the run: an address or a command."""
+    is_act: bool
+
+
+class RunNotices:
+    """Notifies people of each stage of an incident once."""
+
+    def __init__(self, target: NotifyTarget) -> None:
+        """InputError if a URL is invalid, or if the package is not installed."""
+        from mwatch.export.notify.notifier import Notifier
+
+        self._target = target
+        self._stages: dict[str, IncidentStage] = {}
+        self.notifier: Notifier = Notifier(target.urls)
+
+    def update(self, tracked: Sequence[TrackedIncident]) -> None:
+        from mwatch.export.notify.message import incident_message
+
+        known, self._stages = self._stages, {}
+        for record, incident in ((each.record, each.incident) for each in tracked):
+            before, stage = known.get(record.id), incident.stage
+            if is_later(stage, before):
+                is_critical = incident.finding.severity is Severity.CRITICAL
+                message = incident_message(
+                    record, stage, link=self._target.link, is_act=self._target.is_act,
+                    is_critical=is_critical,
+                )  # fmt: skip
+                self.notifier.send(message)
+                before = stage
+            if before is not None:
+                self._stages[record.id] = before
+
+
 class Exporters:
-    """OTLP and notes for TensorBoard; their packages are imported only if they are used.
+    """OTLP, notes for TensorBoard, notifications; packages are imported only if they are used.
 
     They need as much memory as the rest of a sidecar.
     """
@@ -151,8 +194,10 @@ class Exporters:
         otlp_endpoint: str | None = None,
         tensorboard_notes: Path | None = None,
         attributes: Mapping[str, str] | None = None,
+        notify: NotifyTarget | None = None,
     ) -> None:
-        """InputError if the endpoint is not an address."""
+        """InputError if an endpoint is not an address."""
+        self._notices = None if notify is None else RunNotices(notify)
         self._snapshots = snapshots
         self._otlp: Otlp | None = None
         self._notes: TensorboardNotes | None = None
@@ -181,9 +226,13 @@ class Exporters:
                 notes.incident(record)
         self._noted = {record.id: record for record in records}
 
+    def notify(self, tracked: Sequence[TrackedIncident]) -> None:
+        if self._notices is not None:
+            self._notices.update(tracked)
+
     def problems(self) -> list[str]:
         """Problems for the user; may be returned again."""
-        found = []
+        found = [] if self._notices is None else self._notices.notifier.problems()
         if self._otlp is not None and self._otlp.problem is not None:
             found.append(f"OTLP: {self._otlp.problem}")
         if self._notes is not None and self._notes.problem is not None:
@@ -196,6 +245,8 @@ class Exporters:
             found["otlp"] = self._otlp.dropped
         if self._notes is not None:
             found["tensorboard_notes"] = self._notes.dropped
+        if self._notices is not None:
+            found["notify"] = self._notices.notifier.failed
         return found
 
     def close(self) -> None:
@@ -203,3 +254,5 @@ class Exporters:
             self._otlp.close(_CLOSE_SECONDS)
         if self._notes is not None:
             self._notes.close(_CLOSE_SECONDS)
+        if self._notices is not None:
+            self._notices.notifier.close(_NOTIFY_CLOSE_SECONDS)

@@ -360,6 +360,7 @@ class RunWatcher:
         if self._out is not None:
             with self._faults.guard():
                 self._out.update([each.record for each in self.keeper.tracked])
+                self._out.notify(self.keeper.tracked)
         self._view.looked(self.engine.job, assessment)
         self._note_problems()
         return assessment
@@ -409,6 +410,8 @@ class RunWatcher:
             self.evidence.close()
         with self._faults.guard():
             self._note_incidents()
+            if self._out is not None:
+                self._out.notify(self.keeper.tracked)
         self._note_problems()
         with self._faults.guard():
             self._record.end(ended)

@@ -272,6 +272,12 @@ CONTROLLER_LEDGER_ERRORS = counter(
     "controller_ledger_errors",
     "Failed reads and writes of the ledger; without it no action is taken.",
 )
+CONTROLLER_NOTIFICATIONS = counter(
+    "controller_notifications",
+    "Messages about incidents, by result (sent, failed), for each URL of --notify.",
+    "result",
+    unit="messages",
+)
 CONTROLLER_PODS = gauge(
     "controller_pods", "Running pods of watched jobs, by whether they answer.", "state"
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import UNSET, Struct, UnsetType, structs
 
 from mwatch import json_codec
 from mwatch.model import incident
@@ -34,6 +34,7 @@ MAX_INCIDENTS = 8
 MAX_NOTES = 32
 MAX_COMMON = 8
 MAX_NAMED = 64
+MAX_ANNOUNCED = 16
 
 
 class LedgerNote(Struct, frozen=True):
@@ -67,6 +68,15 @@ class CommonCause(Struct, frozen=True):
     ended_at: float | None = None
 
 
+class Announced(Struct, frozen=True):
+    """An incident that people were notified of and that is not over."""
+
+    attempt: int
+    cause: str  # the first one
+    is_stop: bool = False  # a sign that training stands still
+    is_acted: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class JobEntry:
     uid: str = ""  # of the job; another job of the same name starts with an empty entry
@@ -78,6 +88,7 @@ class JobEntry:
     step: GangStep | None = None
     start: NextStart | None = None  # order of the newest attempt; `attempt` is its number
     request: RestartRequest | None = None  # of a person, and not fulfilled yet
+    announced: tuple[Announced, ...] = ()
 
     @property
     def state(self) -> RestartState:
@@ -209,6 +220,8 @@ class _Entry(Struct, rename={"request": "wish"}):
     step: dict[str, Any] | None = None
     start: NextStart | None = None
     request: RestartRequest | None = None
+    announced: tuple[Announced, ...] | UnsetType = UNSET
+    """Unset if empty: such entries stay as older releases wrote them."""
 
 
 def _document(entry: JobEntry) -> _Entry:
@@ -223,6 +236,7 @@ def _document(entry: JobEntry) -> _Entry:
         None if entry.step is None else gang.to_json(entry.step),
         None if entry.start is None else shortened(entry.start),
         entry.request,
+        entry.announced[-MAX_ANNOUNCED:] or UNSET,
     )
 
 
@@ -242,6 +256,7 @@ def _entry(body: _Entry) -> JobEntry:
         None if body.step is None else gang.from_json(body.step, body.start),
         body.start,
         body.request,
+        body.announced or (),
     )
 
 
