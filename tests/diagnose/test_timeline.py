@@ -60,7 +60,7 @@ def test_silence_of_all_pods_is_a_hang_since_the_next_iteration() -> None:
 def test_evidence_names_the_pod_and_when_it_was_printed() -> None:
     story = build_history("gpt", [first(), last(20)], BEGAN + 90.0)
     line = story.assessment.findings[0].evidence[0]
-    assert line.file == "train-1"
+    assert (line.file, line.text) == ("train-1", iteration(19).strip()), "as it was printed"
     assert story.time_of(line) == BEGAN + 24.0
 
 

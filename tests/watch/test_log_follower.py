@@ -185,3 +185,25 @@ def test_a_log_that_is_rewritten_behind_where_it_was_begun_is_read_anew(tmp_path
     assert iterations(log.read()) == [2]
     log.path.write_bytes(b"another log\n" * 99 + line(5))
     assert iterations(log.read()) == [5]
+
+
+def test_iteration_lines_are_quoted_as_they_were_printed_while_they_are_new(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.add(b"hello\n\x1b[32m" + line(1) + line(2)[:40])
+    log.read()
+    log.add(line(2)[40:] + TRACEBACK + line(3))
+    log.read()
+    printed = log.live.printed
+    known = [printed.text("trainer.log", number) for number in (1, 2, 3, 4, 8)]
+    assert known == [None, *(megatron_line(1).strip(), megatron_line(2).strip()), None,
+                     megatron_line(3).strip()]  # fmt: skip
+    assert printed.text("other.log", 2) is None
+    log.add(b"".join(line(number) for number in range(4, 700)))
+    log.read()
+    assert printed.text("trainer.log", 2) is None, "bounded"
+    assert printed.text("trainer.log", 704) == megatron_line(699).strip()
+    log.path.rename(tmp_path / "trainer.log.1")
+    log.add(line(700))
+    log.read()
+    assert printed.text("trainer.log", 1) == megatron_line(700).strip()
+    assert printed.text("trainer.log", 704) is None, "that is in the old file"

@@ -85,6 +85,9 @@ def test_an_incident_counts_once_and_is_in_the_story_with_its_evidence(tmp_path:
     story = story_json.read(watched.folder.story)
     assert story.is_over
     (incident,) = story.incidents
+    printed = {each.strip() for each in (*good(6), *bad(*range(7, 21)))}
+    quoted = [each.text for each in incident.voices[0].evidence]
+    assert quoted and printed.issuperset(quoted), "as they were printed"
     assert any(each.path.endswith("/attempt.json") for each in incident.files)
     (record,) = records(watched)
     assert record["times"]["first_new_iteration"] is not None

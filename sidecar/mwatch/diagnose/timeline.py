@@ -32,6 +32,7 @@ from mwatch.model.observation import (
 from mwatch.model.settings import Settings
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
+from mwatch.report.log_ends import quotation
 from mwatch.report.model import ReportClock
 from mwatch.report.recorder import ReportRecorder
 
@@ -51,7 +52,15 @@ class JobHistory:
     stored: StoredCheckpoints | None = None
     lines: int = 0
     looks: int = 0
+    texts: dict[str, list[bytes]] = field(default_factory=dict)
+    """Lines of the logs that were read, by name."""
     last_at: float | None = None
+
+    def text_of(self, file: str, line: int) -> str | None:
+        lines = self.texts.get(file, [])
+        if not 0 < line <= len(lines):
+            return None
+        return quotation(lines[line - 1])
 
     def time_of(self, evidence: Evidence) -> float | None:
         if evidence.file is None or evidence.line is None:
@@ -75,6 +84,7 @@ def build_history(
     engine = Engine(run, known, settings)
     recorder = ReportRecorder(engine, clock=ReportClock(zone="UTC"), has_curves=has_curves)
     history = JobHistory(engine, Assessment(now, (), engine.preview(now).decision), recorder)
+    engine.quote = history.text_of
     for observed in _observations(reports, grammar, history):
         _play(history, observed)
     if history.last_at is None:
@@ -157,7 +167,9 @@ def _of_log(log: PodLog, grammar: Grammar, history: JobHistory) -> list[Observed
     found: list[Observed] = []
     times: list[float] = []
     for part in (log.head, log.tail):
-        events = in_order(reader.feed(without_times(part, times)))
+        text = without_times(part, times)
+        history.texts.setdefault(name, []).extend(text.splitlines())
+        events = in_order(reader.feed(text))
         found += _at(events, times, log.pod, name, history)
     found += _at(in_order(reader.settle()), times, log.pod, name, history)
     history.lines += len(times)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from mwatch import detect
 from mwatch.decide.decide import decide, record_action
 from mwatch.decide.policy import RULES, Resume
+from mwatch.detect.shared.evidence import Quote, with_quotes
 from mwatch.engine.incidents import DEATH, SILENCE, Incident, IncidentLog
 from mwatch.model.decision import Act, Action, Decision, DecisionRecord
 from mwatch.model.fault import CatalogueEntry
@@ -46,6 +47,8 @@ class Engine:
         self.job = Job(run, catalogue)
         self.settings = settings or Settings()
         self.record = DecisionRecord()
+        self.quote: Quote | None = None
+        """Where the texts of iteration lines are known."""
         self._incidents = IncidentLog()
         self._attempt = 0
         self._suspected: tuple[int, Quarantine | None] = (0, None)
@@ -86,7 +89,7 @@ class Engine:
             found = [each for each in found if each.detector not in _EXPLAINED]
         if any(each.detector == LOG_END for each in besides):
             found = [each for each in found if each.detector not in _EXPLAINED | DEATH]
-        findings = [self._with_memory(each) for each in (*besides, *found)]
+        findings = [self._completed(each) for each in (*besides, *found)]
         decision = decide(job, findings, self.record, self.settings)
         self._incidents.update(job, findings, decision)
         return Assessment(job.now, tuple(findings), decision)
@@ -96,7 +99,7 @@ class Engine:
         job = self.job
         before, job.now = job.now, max(job.now, at)
         try:
-            findings = [self._with_memory(each) for each in detect.run(job, self.settings)]
+            findings = [self._completed(each) for each in detect.run(job, self.settings)]
             decision = decide(job, findings, self.record, self.settings)
         finally:
             job.now = before
@@ -133,6 +136,11 @@ class Engine:
         for number, known in self.job.checkpoints.items():
             if any(each.abandons(number, known.made_at) for each in undone):
                 known.is_abandoned = timeline.is_abandoned(number, known.made_at)
+
+    def _completed(self, finding: Finding) -> Finding:
+        if self.quote is not None and finding.evidence:
+            finding = replace(finding, evidence=with_quotes(finding.evidence, self.quote))
+        return self._with_memory(finding)
 
     def _with_memory(self, finding: Finding) -> Finding:
         """A detector of bad numbers sees the newest lines only: keep the earliest begin."""

@@ -18,7 +18,7 @@ from mwatch.report.model import IncidentStory, LogEnd
 from mwatch.report.run_report import RunReport
 from mwatch.runtime.files import STDIN, read_chunks
 from mwatch_trainer import contract
-from mwatch_trainer.scrub.scrubber import Scrubber
+from mwatch_trainer.scrub.scrubber import Scrubber, scrub_text
 
 MAX_LINES = 50
 MAX_LOGS = 8
@@ -29,6 +29,7 @@ _AFTER = 8
 _QUOTE = 200
 _LEAST_QUOTE = 12
 """Characters of a line that are looked for; a shorter text may stand anywhere."""
+_MAX_QUOTATION = 2000
 _TAIL = 1 << 16
 _CHUNK = 1 << 20
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -178,6 +179,11 @@ def _clean(lines: list[bytes]) -> tuple[str, ...]:
     text = Scrubber().scrub(bounded).decode("utf-8", "replace")
     shown = map(plain, text.split("\n"))
     return tuple(line[:_CHARACTERS] + "…" * (len(line) > _CHARACTERS) for line in shown)
+
+
+def quotation(line: bytes) -> str:
+    """A line as evidence: as it looked, bounded and scrubbed."""
+    return scrub_text(plain(line[:_MAX_QUOTATION].decode("utf-8", "replace")).strip())
 
 
 def plain(line: str) -> str:

@@ -39,6 +39,7 @@ from mwatch.sources.probe import ProbeSource, RankReading
 from mwatch.sources.rdma import Rdma
 from mwatch.sources.tensorboard import TensorboardEvents
 from mwatch.sources.wrapper_files import NodeProcesses, ResourceUse, WrapperFile
+from mwatch.watch.printed_lines import PrintedLines
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
 
@@ -60,6 +61,7 @@ class LogFollower:
     def __init__(self, path: Path, grammar: Grammar, stream: str, clock: Clock) -> None:
         self._tail = LogTail(path)
         self._reader = Reader(grammar, path.name)
+        self.printed = PrintedLines(path.name)
         self._stream = stream
         self._clock = clock
         self._grew_at: float | None = None
@@ -108,15 +110,19 @@ class LogFollower:
                 poll = self._tail.poll()
                 if self._tail.file and not self._has_begun:
                     self._has_begun, self._reader.lines = True, self._tail.skipped_lines
+                    self.printed.restart(self._tail.skipped_lines)
                 if poll.restarted:
                     events += in_order(self._reader.restart())
+                    self.printed.restart()
                 if not poll.data:
                     return events, None
                 self._grew_at = now
                 self._is_settled = False
                 self.bytes += len(poll.data)
                 self.lines += poll.data.count(b"\n")
-                events += in_order(self._reader.feed(poll.data))
+                found = in_order(self._reader.feed(poll.data))
+                self.printed.note(poll.data, found)
+                events += found
                 if time.monotonic() > until:
                     return events, None
         except OSError as error:

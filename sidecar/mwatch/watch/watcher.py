@@ -314,6 +314,7 @@ class RunWatcher:
         `files`: a store of incidents with other bounds."""
         self._out = out
         self.engine = engine
+        engine.quote = live.log.printed.text
         self.clock = live.clock
         self.recalled: list[Rollback] = []
         """Rollbacks that were saved beside the checkpoints before."""

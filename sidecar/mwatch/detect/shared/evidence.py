@@ -8,6 +8,8 @@ A line of a log is quoted as it was printed, with its number, so that a search f
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 
 from mwatch.model.event import Straggler
@@ -15,6 +17,9 @@ from mwatch.model.finding import Evidence
 from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, ProcessGone, SignSeen, Step
 
 MAX_TEXT = 2000
+Quote = Callable[[str, int], str | None]
+"""The text of a line that was printed, by its file and number; None: unknown."""
+_STEP = re.compile(r"iteration \d+(?: \||$)")
 _WHERE = re.compile(r"(.+):(\d+)(?: in (.+))?")
 
 
@@ -32,6 +37,20 @@ def of_step(step: Step) -> Evidence:
     if step.nan:
         parts.append(f"nan: {step.nan}")
     return _of_line(step.file, step.line, " | ".join(parts))
+
+
+def with_quotes(evidence: tuple[Evidence, ...], quote: Quote) -> tuple[Evidence, ...]:
+    """Replace summaries of iteration lines by the lines themselves, where they are known."""
+    found = []
+    for each in evidence:
+        text = quote(each.file, each.line) if each.file and each.line and is_summary(each) else None
+        found.append(each if text is None else replace(each, text=_short(text)))
+    return tuple(found)
+
+
+def is_summary(evidence: Evidence) -> bool:
+    """Whether it was made by `of_step`."""
+    return _STEP.match(evidence.text) is not None
 
 
 def of_fault(seen: FaultSeen) -> Evidence:
