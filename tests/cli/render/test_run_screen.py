@@ -11,7 +11,6 @@ import re
 import select
 import signal
 import struct
-import subprocess
 import sys
 import termios
 import time
@@ -26,8 +25,9 @@ from mwatch.model.snapshot.snapshot import Inputs, take
 from mwatch.run.assemble import ShownRun
 from mwatch.watch.watcher import RunEnd
 from support.builders.run import gone_bad, run_folder
+from support.forked import ForkedProcess
 from support.free_ports import free_port
-from support.runs.live_runs import PATIENCE, command, environment, left_behind, trainer
+from support.runs.live_runs import PATIENCE, command, environment, left_behind, start, trainer
 from support.waiting import until
 
 pytestmark = pytest.mark.timeout(90)
@@ -43,7 +43,7 @@ COLUMNS = 100
 class Terminal:
     """The side of a pty that a person sits at."""
 
-    def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, master: int, process: ForkedProcess) -> None:
         self.master, self.process = master, process
         self.seen = b""
 
@@ -85,14 +85,8 @@ def on_terminal(
         env.pop(name, None)
     env |= given
 
-    def take_terminal() -> None:
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
     Terminal.resize(Terminal(master, None), 30, columns)  # type: ignore[arg-type]
-    process = subprocess.Popen(
-        line, stdin=slave, stdout=slave, stderr=slave, cwd=folder, env=env,
-        start_new_session=True, preexec_fn=take_terminal,
-    )  # fmt: skip
+    process = start(line, [slave] * 3, folder, env, has_terminal=True)
     os.close(slave)
     try:
         yield Terminal(master, process)

@@ -1,22 +1,29 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the real `mwatch run` around a trainer that only prints, and leaves nothing behind."""
+"""Starts the real `mwatch run` around a trainer that only prints, and leaves nothing behind.
+
+`run` and `started` fork it from a process that has loaded mwatch; `command` is the line for a test
+that starts Python itself.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from support.forked import ForkedProcess
+from support.runs.commands import start_mwatch, wait_or_kill
 from support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
+MWATCH = [sys.executable, "-m", "mwatch"]
 TRAINER = Path(__file__).with_name("printing_trainer.py")
 QUICK = """
 [act]
@@ -51,7 +58,7 @@ def command(
     file = folder / "policy.toml"
     file.write_text(policy, "utf-8")
     runs = ["--runs", str(folder / "runs"), "--name", "r", "--policy", str(file), "--port", "0"]
-    return [sys.executable, "-m", "mwatch", "run", says, *runs, *options, "--", *then]
+    return [*MWATCH, "run", says, *runs, *options, "--", *then]
 
 
 class Finished(NamedTuple):
@@ -89,15 +96,27 @@ class Finished(NamedTuple):
 def run(
     line: Sequence[str], folder: Path, *, given: bytes = b"", env: dict[str, str] | None = None
 ) -> Finished:
-    done = subprocess.run(
-        line, input=given, capture_output=True, timeout=PATIENCE, cwd=folder, check=False,
-        env=env or environment(),
-    )  # fmt: skip
-    return Finished(done.returncode, done.stdout, done.stderr, folder / "runs" / "r")
+    with ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
+        files[0].write(given)
+        files[0].seek(0)
+        process = start(line, [each.fileno() for each in files], folder, env or environment())
+        code = wait_or_kill(process, PATIENCE)
+        for each in files:
+            each.seek(0)
+        return Finished(code, files[1].read(), files[2].read(), folder / "runs" / "r")
+
+
+def start(
+    line: Sequence[str], files: Sequence[int], folder: Path, env: dict[str, str], **how: bool
+) -> ForkedProcess:
+    """The line of `command`, without starting Python for it."""
+    assert line[: len(MWATCH)] == MWATCH, "start it with subprocess"
+    return start_mwatch(line[len(MWATCH) :], files, cwd=folder, environment=env, **how)
 
 
 class Running:
-    def __init__(self, process: subprocess.Popen[bytes], folder: Path) -> None:
+    def __init__(self, process: ForkedProcess, folder: Path) -> None:
         self.process = process
         self._folder = folder
         self.folder = folder / "runs" / "r"
@@ -120,26 +139,20 @@ class Running:
 
 @contextmanager
 def started(
-    line: Sequence[str], folder: Path, given: dict[str, str] | None = None, **changes: Any
+    line: Sequence[str], folder: Path, given: dict[str, str] | None = None
 ) -> Iterator[Running]:
     """Killed at the end, with all that it has started. `given`: its environment."""
-    with (folder / "said").open("wb") as file:
-        settings: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": file}
-        process = subprocess.Popen(
-            line,
-            env=given or environment(),
-            cwd=folder,
-            **(settings | {"stdin": subprocess.DEVNULL}),
-            **changes,
-        )
-        try:
-            yield Running(process, folder)
-        finally:
-            process.kill()
-            process.wait(PATIENCE)
-            for pid in left_behind(folder):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+    with (folder / "said").open("wb") as said, open(os.devnull, "r+b") as nothing:
+        files = [nothing.fileno(), nothing.fileno(), said.fileno()]
+        process = start(line, files, folder, given or environment())
+    try:
+        yield Running(process, folder)
+    finally:
+        process.kill()
+        process.wait(PATIENCE)
+        for pid in left_behind(folder):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def attempt_of(folder: Path) -> dict[str, Any]:
