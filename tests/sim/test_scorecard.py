@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A few hundred simulated runs: what `make scorecard` promises holds, and a seed is a run."""
+"""Some simulated runs: what `make scorecard` promises holds, and a seed is a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sim.report import markdown
 from sim.score import Score
 from sim.scorecard import one, score_of
 
-RUNS = 300
+RUNS = 150
 SEED = 100_000
 """Not the seeds of `make scorecard`."""
 _LIMIT = 600
@@ -32,13 +32,13 @@ def test_the_engine_never_fails(score: Score) -> None:
 
 
 def test_no_wrong_checkpoint_is_chosen(score: Score) -> None:
-    assert score.restarts > 50
+    assert score.restarts > 25
     assert score.wrong_checkpoints == []
 
 
 def test_hardly_a_fault_is_missed(score: Score) -> None:
-    assert score.faults > 150
-    assert len(score.missed) <= 2, score.missed
+    assert score.faults > 75
+    assert len(score.missed) <= 1, score.missed
 
 
 def test_at_least_a_third_of_the_runs_is_healthy(score: Score) -> None:

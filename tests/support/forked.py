@@ -65,6 +65,15 @@ class ForkedProcess:
             raise subprocess.TimeoutExpired("forked", timeout)
         return code
 
+    def ends(self, seconds: float) -> int:
+        """Its exit code; it is killed where it takes longer."""
+        try:
+            return self.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self.wait()
+            raise
+
     def _code(self, seconds: float) -> int | None:
         if self.returncode is None and select.select([self._end], [], [], seconds)[0]:
             self.returncode = self._server.ask({"reap": self.pid})

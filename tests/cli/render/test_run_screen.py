@@ -27,7 +27,15 @@ from mwatch.watch.watcher import RunEnd
 from support.builders.run import gone_bad, run_folder
 from support.forked import ForkedProcess
 from support.free_ports import free_port
-from support.runs.live_runs import PATIENCE, command, environment, left_behind, start, trainer
+from support.runs.live_runs import (
+    PATIENCE,
+    command,
+    environment,
+    kill_all,
+    left_behind,
+    start,
+    trainer,
+)
 from support.waiting import until
 
 pytestmark = pytest.mark.timeout(90)
@@ -84,20 +92,15 @@ def on_terminal(
     for name in ("NO_COLOR", "COLUMNS", "LINES"):  # a test runner may set them
         env.pop(name, None)
     env |= given
-
     Terminal.resize(Terminal(master, None), 30, columns)  # type: ignore[arg-type]
     process = start(line, [slave] * 3, folder, env, has_terminal=True)
     os.close(slave)
     try:
         yield Terminal(master, process)
     finally:
-        process.kill()
-        process.wait(PATIENCE)
+        kill_all(process, folder)
         with suppress(OSError):
             os.close(master)
-        for pid in left_behind(folder):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 def words(folder: Path, *options: str, then: Sequence[str]) -> list[str]:

@@ -66,7 +66,8 @@ def rendered_text(chart: Path, *words: str, name: str = "gpt", namespace: str = 
         capture_output=True,
         text=True,
         timeout=_SECONDS,
-        env={**os.environ, "HELM_CACHE_HOME": "/nonexistent"},
+        # A render is over before collecting garbage could pay.
+        env={**os.environ, "HELM_CACHE_HOME": "/nonexistent", "GOGC": "off"},
     )
     if done.returncode:
         sentence = _SENTENCE.search(done.stderr)

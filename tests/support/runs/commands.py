@@ -37,7 +37,7 @@ def mwatch(
             words, [each.fileno() for each in files], cwd=cwd, environment=environment,
             is_unprivileged=is_unprivileged,
         )  # fmt: skip
-        code = wait_or_kill(process, seconds)
+        code = process.ends(seconds)
         for each in files:
             each.seek(0)
         out, err = (each.read().decode() for each in files[1:])
@@ -64,15 +64,6 @@ def start_mwatch(
         has_terminal=has_terminal,
     )
     return _server().start(program, files)
-
-
-def wait_or_kill(process: ForkedProcess, seconds: float) -> int:
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        raise
 
 
 @lru_cache(maxsize=1)

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from support.forked import ForkedProcess
-from support.runs.commands import start_mwatch, wait_or_kill
+from support.runs.commands import start_mwatch
+from support.runs.wrapper_runs import descendants
 from support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -101,7 +102,7 @@ def run(
         files[0].write(given)
         files[0].seek(0)
         process = start(line, [each.fileno() for each in files], folder, env or environment())
-        code = wait_or_kill(process, PATIENCE)
+        code = process.ends(PATIENCE)
         for each in files:
             each.seek(0)
         return Finished(code, files[1].read(), files[2].read(), folder / "runs" / "r")
@@ -148,11 +149,20 @@ def started(
     try:
         yield Running(process, folder)
     finally:
-        process.kill()
-        process.wait(PATIENCE)
-        for pid in left_behind(folder):
+        kill_all(process, folder)
+
+
+def kill_all(process: ForkedProcess, folder: Path) -> None:
+    """The `mwatch run` and all that it has started, be it on the way."""
+    process.send_signal(signal.SIGSTOP)
+    below = descendants(process.pid)  # one that is just being started names no folder yet
+    process.kill()
+    process.wait(PATIENCE)
+    while found := {*below, *left_behind(folder)}:
+        for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        below = []
 
 
 def attempt_of(folder: Path) -> dict[str, Any]:

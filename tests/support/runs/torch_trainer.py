@@ -4,15 +4,19 @@
 
 Runs under any launcher, which gives each process its rank by `RANK` and `WORLD_SIZE`, by Slurm's
 variables, or as the arguments of `train`. The rank `--victim` stops itself at `--at`, once: the
-`--state` file remembers it.
+`--state` file remembers it. With `--without-torch` the ranks wait for each other by files instead:
+each rank would load torch for seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
+import itertools
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # it is run as a file
@@ -36,29 +40,51 @@ def arguments(words: list[str]) -> argparse.Namespace:
     add("--at", type=int, default=20)
     add("--state", type=Path)
     add("--meeting", type=Path, required=True)
+    add("--without-torch", action="store_true")
     return parser.parse_known_args(words)[0]
 
 
 def train(rank: int, world: int, args: argparse.Namespace) -> None:
-    import torch
-    import torch.distributed as dist
-
     attempt = os.environ.get("MWATCH_ATTEMPT", "0")
-    meeting = f"file://{args.meeting}-{attempt}"  # a file of its own for each attempt
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
+    meeting = Path(f"{args.meeting}-{attempt}")  # of its own for each attempt
+    all_reduce = (_by_files if args.without_torch else _by_gloo)(meeting, rank, world)
     if rank == 0:
         print("[before the start of training step] datetime: 2026-11-15 09:00:00 ", flush=True)
     for step in range(1, args.train_iters + 1):
         time.sleep(args.step_seconds)
         if rank == args.victim and step == args.at and not printing.has_happened(args.state):
             printing.fail("stop")
-        dist.all_reduce(torch.ones(1))
+        all_reduce()
         if rank == 0:
             printing.print_line(step, args.train_iters, args.step_seconds, False)
-    dist.barrier()
+    all_reduce()
     if rank == 0:
         print("[after training is done] datetime: 2026-11-15 09:00:10 ", flush=True)
-    dist.destroy_process_group()
+
+
+def _by_gloo(meeting: Path, rank: int, world: int) -> Callable[[], None]:
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
+    atexit.register(dist.destroy_process_group)
+    return lambda: dist.all_reduce(torch.ones(1))
+
+
+def _by_files(meeting: Path, rank: int, world: int) -> Callable[[], None]:
+    """Each rank has a file with a byte for each time that it has been here."""
+    meeting.mkdir(exist_ok=True)
+    files = [meeting / str(each) for each in range(world)]
+    times = itertools.count(1)
+
+    def all_reduce() -> None:
+        with files[rank].open("ab") as file:
+            file.write(b".")
+        here = next(times)
+        while any(not each.exists() or each.stat().st_size < here for each in files):
+            time.sleep(0.005)
+
+    return all_reduce
 
 
 if __name__ == "__main__":
