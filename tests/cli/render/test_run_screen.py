@@ -72,7 +72,7 @@ class Terminal:
             assert time.monotonic() < end
             self.read()
         self.read()
-        return self.process.returncode
+        return self.process.wait()
 
     @property
     def text(self) -> bytes:
