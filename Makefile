@@ -24,7 +24,7 @@ WORKERS ?= $(shell test $(CORES) -lt 4 && echo $$((2 * $(CORES))) || echo 8)
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster check bench bench-cluster scorecard judge pyz clean FORCE
+.PHONY: help demo test test-cluster check bench bench-cluster scorecard judge pictures pyz clean FORCE
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 15
@@ -63,6 +63,9 @@ scorecard: .venv/dev ## judge mwatch on simulated jobs (RUNS=10000 SEED=1 JOBS=2
 
 judge: .venv/dev ## judge mwatch on public failure logs (CASES="words": only those)
 	@PYTHONPATH=tests $(PY) -m public $(CASES)
+
+pictures: .venv/dev .venv/demo ## take the pictures of the pages in docs/ from a real run, in Chromium (4 minutes)
+	@PYTHONPATH=tests $(PY) -m browser docs
 
 pyz: .venv/core ## the wrapper for training images as one file: dist/mwatch-run.pyz
 	@mkdir -p dist && $(PY) -m mwatch_trainer.zipapp_build dist/mwatch-run.pyz

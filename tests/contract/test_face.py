@@ -60,6 +60,14 @@ def test_the_readme_shows_an_example_before_line_60() -> None:
     assert any(line.startswith("```") for line in lines[:59])
 
 
+def test_the_first_picture_of_the_readme_is_the_live_page() -> None:
+    """`make pictures` takes it."""
+    first = re.search(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text("utf-8"))
+    assert first is not None and first[1] == "docs/live.png"
+    assert (ROOT / first[1]).read_bytes().startswith(b"\x89PNG")
+    assert (ROOT / first[1]).stat().st_size <= 300_000
+
+
 @pytest.mark.parametrize("command", ["make demo", "make test"])
 def test_the_readme_names(command: str) -> None:
     assert command in (ROOT / "README.md").read_text("utf-8")

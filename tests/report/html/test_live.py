@@ -124,6 +124,16 @@ def test_ranks_without_iterations_are_judged_by_their_probe(report: RunReport) -
     assert '<li class="good" id="rank-0">' in html and '<li class="bad" id="rank-1">' in html
 
 
+def test_ranks_that_wait_for_the_culprit_do_not_look_like_it(report: RunReport) -> None:
+    blame = Finding(
+        "rank_silent", Cause.HANG, Severity.CRITICAL, "rank 1 silent", culprit=Culprit(rank=1)
+    )
+    silent = tuple(each._replace(progressed_at=AT - 60) for each in ranks(2))
+    asked = replace(busy_snapshot(), ranks=silent, findings=(blame,), hang_deadline_seconds=30.0)
+    html = parts(report, asked)["ranks"]
+    assert '<li class="warn" id="rank-0">' in html and '<li class="bad" id="rank-1">' in html
+
+
 def test_checkpoints_are_listed_with_their_state(report: RunReport) -> None:
     saved = tuple(CheckpointStory(each, AT, "good", "", "complete") for each in range(10, 400, 10))
     by_log = CheckpointStory(395, AT, "good")

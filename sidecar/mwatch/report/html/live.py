@@ -262,7 +262,8 @@ def _numbers(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
     if numbers.step_seconds is not None:
         yield "Step time", seconds(numbers.step_seconds), ""
     if numbers.tokens_per_second is not None:
-        each = "" if not gpus else f"{value(numbers.tokens_per_second / gpus)} per GPU"
+        of = "GPU" if snapshot.gpus else "rank"
+        each = "" if not gpus else f"{value(numbers.tokens_per_second / gpus)} per {of}"
         yield "Tokens/s", value(numbers.tokens_per_second), each
     if numbers.throughput_tflops is not None:
         yield "TFLOP/s per GPU", value(numbers.throughput_tflops), ""
@@ -336,7 +337,8 @@ def _ranks(snapshot: Snapshot | None, places: Mapping[int, str]) -> str:
     else:
         body = f'{_standing_out(cells)}<ol class="ranks many">{"".join(map(_square, cells))}</ol>'
     legend = (
-        '<ul class="legend"><li class="good">in step</li><li class="warn">late or behind</li>'
+        '<ul class="legend"><li class="good">in step</li>'
+        '<li class="warn">late, behind or waiting</li>'
         '<li class="bad">silent, or the culprit</li></ul>'
     )
     size = "" if not cells else f' <span class="dim">{count(len(cells))}</span>'
@@ -364,7 +366,7 @@ def _cells(snapshot: Snapshot, places: Mapping[int, str]) -> list[_Cell]:
         if rank.rank in blamed:
             tone, why = "bad", f"culprit: {blamed[rank.rank].cause.value.replace('_', ' ')}"
         elif limit is not None and silence > limit:
-            tone, why = "bad", "silent"
+            tone, why = ("warn", "waits") if blamed else ("bad", "silent")
         elif rank.iteration is not None and rank.iteration < front - 1:
             tone, why = "warn", f"behind by {count(front - rank.iteration)}"
         elif limit is not None and silence > limit / 2:
