@@ -58,6 +58,7 @@ def test_what_is_written_down_shows_how_far_the_attempt_got() -> None:
         action=Action.STOP,
         cause=Cause.OOM,
         fingerprint="oom/x",
+        resume_from=None,
         spends_budget=False,
     )
 

@@ -24,6 +24,16 @@ def test_the_second_time_is_not() -> None:
     assert decided(died(500, number=2), finding(Cause.CRASH), acts=acts).action is Action.RESTART
 
 
+def test_the_second_time_is_one_too_many_where_each_restart_loses_everything() -> None:
+    acts = (act(1, 500, fingerprint="crash/x", resume_from=None),)
+    decision = decided(died(500, number=2), finding(Cause.CRASH), acts=acts)
+    assert decision.action is Action.STOP
+    assert "again after a restart that lost all progress" in decision.reason
+    early = (act(1, None, fingerprint="crash/x", resume_from=None),)
+    decision = decided(died(500, number=2), finding(Cause.CRASH), acts=early)
+    assert decision.action is Action.RESTART, "nothing was lost"
+
+
 def test_something_else_in_between_does_not_count() -> None:
     acts = (act(1, 500, fingerprint="crash/x"), act(2, 500, fingerprint="crash/y"))
     decision = decided(died(500, number=3), finding(Cause.CRASH), acts=acts)

@@ -193,3 +193,42 @@ def test_a_stop_waits_once_for_the_line_that_may_name_another_cause() -> None:
     acts = tuple(act(number, number * 100, at=built.now) for number in range(2, 5))
     decision = decided(built, finding(Cause.OOM, since_time=built.now), acts=acts)
     assert decision.act_at == built.now + 10
+
+
+def test_each_restart_that_ended_in_the_same_stall_makes_the_next_wait_longer() -> None:
+    """A long evaluation that nothing announces comes again after each restart."""
+    found = finding(Cause.HANG, since_time=START + 200.0)
+    waits = []
+    for number in (1, 2, 3):
+        built = stalled(20, number=number)
+        before = tuple(
+            act(each, 100, cause=Cause.HANG, fingerprint="hang/x") for each in range(1, number)
+        )
+        decision = decided(built, found, acts=before, max_same_fingerprint=9)
+        assert decision.act_at is not None
+        waits.append(decision.act_at - built.attempt.progress_at)
+    assert waits == [375, 1500, 1800]
+
+
+def test_a_limit_that_is_a_guess_is_not_acted_on_alone() -> None:
+    built = stalled(4000)
+    decision = decided(built, finding(Cause.HANG, is_guess=True))
+    assert decision.action is Action.NONE and "too little is known" in decision.reason
+    decision = decided(built, finding(Cause.HANG, is_guess=True, cannot_heal=True))
+    assert decision.action is Action.RESTART, "proof that waiting is useless"
+
+
+def test_a_stall_that_may_recover_is_not_restarted_from_the_beginning() -> None:
+    built = running(silent=4000)
+    add_sign(built, CPU, FLAT)
+    found = finding(Cause.HANG, since_time=built.attempt.progress_at)
+    decision = decided(built, found, restart_stalled_from_beginning=False)
+    assert decision.action is Action.NONE and "loses all 100 iterations" in decision.reason
+    assert decided(built, found).action is Action.RESTART, "the policy may allow it"
+    for allowed in (found, finding(Cause.CRASH)):
+        dead = died()
+        decision = decided(dead, allowed, restart_stalled_from_beginning=False)
+        assert decision.action is Action.RESTART and decision.resume_from is None
+    stuck = finding(Cause.HANG, since_time=built.attempt.progress_at, cannot_heal=True)
+    decision = decided(built, stuck, restart_stalled_from_beginning=False)
+    assert decision.action is Action.RESTART, "a process that is stopped does not come back"

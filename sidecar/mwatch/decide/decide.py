@@ -36,6 +36,11 @@ _SMALLER = "use a smaller micro batch, recompute activations or split the model 
 _LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 
 
+_MOST_AGAIN = 10  # more would be longer than any limit
+_WAIT = "and the run may recover by itself: `mwatch restart`, or end it, if you know better"
+_GUESS = f"not acted on: too little is known of this job to say what silence is usual, {_WAIT}"
+
+
 class _Case(NamedTuple):
     job: Job
     finding: Finding
@@ -57,23 +62,40 @@ def _act_at(case: _Case, *, backoff_seconds: float, lost_iterations: int) -> flo
     since = job.attempt.last_progress if finding.since_time is None else finding.since_time
     # The end of the attempt if it is over: its first sign may be hours older.
     earliest = max(since, job.attempt.ended_at or since) + backoff_seconds
-    wait = _wait_seconds(job, finding, lost_iterations, settings)
+    wait = _wait_seconds(case, lost_iterations)
     if wait:
         earliest = max(earliest, job.attempt.last_progress + wait)
     return max(earliest, witness.last_lines_due_at(job, finding, settings) or earliest)
 
 
-def _wait_seconds(job: Job, finding: Finding, lost: int, settings: Settings) -> float:
+def _wait_seconds(case: _Case, lost: int) -> float:
     """Return how long after the last progress to act; 0: at once."""
-    proof = RULES[finding.cause].proof
-    if witness.is_over(job) or proof is Proof.OWN or witness.is_sick(finding):
+    job, finding, settings = case.job, case.finding, case.settings
+    if witness.is_over(job) or case.rule.proof is Proof.OWN or witness.is_sick(finding):
         return 0.0
     if witness.reports_an_exit(finding) and not witness.is_only_printed(job, finding):
         return witness.usual_seconds(job, settings)
-    # A rank that has not joined yet may be waiting for its data.
+    if not _may_heal(finding):
+        return 0.0
+    in_vain = len(history.same_in_vain(case.record, job, finding))
+    again = settings.act.stalled_again_factor ** min(in_vain, _MOST_AGAIN)
+    cost = _restart_seconds(job, lost, settings) * again
+    return min(cost, settings.act.max_stall_seconds)
+
+
+def _may_heal(finding: Finding) -> bool:
+    """A rank that has not joined yet may be waiting for its data."""
     is_late = finding.culprit is not None and finding.culprit.state is CulpritState.NEVER_JOINED
-    may_heal = is_late or not finding.cannot_heal
-    return _restart_seconds(job, lost, settings) if may_heal else 0.0
+    return is_late or not finding.cannot_heal
+
+
+def _is_open_stall(case: _Case) -> bool:
+    """Nothing but silence: nobody has died, and the run may recover by itself."""
+    job, finding = case.job, case.finding
+    if witness.gone_times(job) or witness.is_over(job) or witness.is_sick(finding):
+        return False
+    has_ended = witness.reports_an_exit(finding) and not witness.is_only_printed(job, finding)
+    return case.rule.proof is not Proof.OWN and not has_ended and _may_heal(finding)
 
 
 def _restart_seconds(job: Job, lost: int, settings: Settings) -> float:
@@ -81,7 +103,7 @@ def _restart_seconds(job: Job, lost: int, settings: Settings) -> float:
     learnt = job.calibration
     again = lost * (learnt.step_median() or 0.0) - (learnt.recomputed.median() or 0.0)
     cost = learnt.restart_cost(settings) + max(0.0, again) + _hidden_load_seconds(job)
-    return min(cost * settings.act.stall_factor, settings.act.max_stall_seconds)
+    return cost * settings.act.stall_factor
 
 
 def _hidden_load_seconds(job: Job) -> float:
@@ -215,6 +237,8 @@ def _about(case: _Case) -> Decision:
     if not judged.is_proven:
         return _nothing(job, finding.cause, judged.reason, finding, judged.witnesses)
     case = case._replace(witnesses=judged.witnesses, proof=judged.reason)
+    if finding.is_guess and _is_open_stall(case):
+        return _nothing(job, finding.cause, _GUESS, finding, judged.witnesses)
     if _gave_up(job):
         return _stop(case, f"the wrapper gave up (exit code {GIVE_UP_EXIT_CODE})")
     if finding.cause is Cause.STARTED_FROM_RANDOM:
@@ -282,6 +306,11 @@ def _restart(case: _Case) -> Decision:
         if again is not None:
             return _stop(case, again, resume.proposal(job, case.finding, settings))
     choice = _choice(case)
+    done = job.attempt.iteration or 0
+    is_allowed = settings.act.restart_stalled_from_beginning
+    if choice.iteration is None and done and not is_allowed and _is_open_stall(case):
+        reason = f"not acted on: {choice.reason}, so a restart loses all {done} iterations, {_WAIT}"
+        return _nothing(job, case.finding.cause, reason, case.finding, case.witnesses)
     refused = _refusal(case, choice)
     if refused is not None:
         return _stop(case, refused)

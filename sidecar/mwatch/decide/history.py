@@ -68,13 +68,21 @@ def fingerprint(finding: Finding) -> str:
     return finding.fingerprint or f"{finding.cause}:{finding.fault or finding.detector}"
 
 
+def same_in_vain(record: DecisionRecord, job: Job, finding: Finding) -> list[Act]:
+    """Return the newest restarts after which the same happened again, without progress."""
+    mark = fingerprint(finding)
+    return [act for act in fruitless(record, job) if act.fingerprint == mark]
+
+
 def repeated_failure_refusal(
     record: DecisionRecord, job: Job, finding: Finding, settings: ActSettings
 ) -> str | None:
     """Return why this failure is not restarted again; None if it may be."""
     mark = fingerprint(finding)
-    in_vain = fruitless(record, job)
-    times = 1 + sum(act.fingerprint == mark for act in in_vain)
+    in_vain = same_in_vain(record, job, finding)
+    if any(act.resume_from is None and act.iteration for act in in_vain):
+        return f"the same thing happened again after a restart that lost all progress ({mark})"
+    times = 1 + len(in_vain)
     if times < max(2, settings.max_same_fingerprint):
         return None
     return f"the same thing happened {times} times without progress in between ({mark})"

@@ -90,7 +90,7 @@ def is_only_printed(job: Job, finding: Finding) -> bool:
     Somebody may have quoted it, or caught it. Only a silence that a witness confirms shows more.
     """
     attempt = job.attempt
-    if finding.detector == LOG_END or not attempt.streams or _gone_times(job):
+    if finding.detector == LOG_END or not attempt.streams or gone_times(job):
         return False
     return all(map(job.has_wrapper, attempt.streams))
 
@@ -145,14 +145,14 @@ def last_lines_due_at(job: Job, finding: Finding, settings: Settings) -> float |
     """Return until when to wait for late log lines; None if nothing is missing."""
     if not _is_guessed(job, finding):
         return None
-    gone = _gone_times(job)
+    gone = gone_times(job)
     return max(gone) + settings.act.lost_pod_seconds if gone else None
 
 
 def may_be_done(job: Job, finding: Finding) -> str | None:
     """Return why the processes may be gone because the job finished; None if they may not."""
     attempt, total = job.attempt, job.layout.total_iterations
-    if total is None or attempt.iteration is None or not _gone_times(job):
+    if total is None or attempt.iteration is None or not gone_times(job):
         return None
     if not _is_guessed(job, finding):
         return None
@@ -164,7 +164,7 @@ def may_be_done(job: Job, finding: Finding) -> str | None:
     return None
 
 
-def _gone_times(job: Job) -> list[float]:
+def gone_times(job: Job) -> list[float]:
     attempt = job.attempt
     dead = [seen.since for seen in attempt.signs.values() if seen.sign.state is SignState.DEAD]
     return dead + [gone.at for gone in attempt.gone.values()]

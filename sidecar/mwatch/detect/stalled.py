@@ -64,6 +64,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
             culprit=culprit,
             evidence=(*last, *named.evidence)[:MAX_EVIDENCE],
             cannot_heal=named.cannot_heal,
+            is_guess=found.is_guess,
             fault=None if found.given_up is None else found.given_up.fault.id,
             fingerprint=f"hang/{job.attempt.phase.value}",
             stacks=groups,

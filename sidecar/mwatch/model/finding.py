@@ -127,6 +127,8 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     cannot_heal: bool = False
     """Proof that waiting is useless: process dead or stopped, fatal Xid, never joined, desync."""
+    is_guess: bool = False
+    """The silence exceeds a limit that is a guess: too little is known of this job's pace."""
     fault: str | None = None  # catalogue entry of the root cause
     fingerprint: str = ""
     """Equal for the same problem in another attempt: no numbers, ranks or times."""

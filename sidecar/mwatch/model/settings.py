@@ -170,6 +170,11 @@ class ActSettings:
     """Times the cost of a restart: the measured cost leaves out the end of the old processes and
     the wait for new ones, and a stall that recovers just after the kill has cost both."""
     max_stall_seconds: Seconds = 1800.0  # upper limit: a stall of half an hour rarely recovers
+    stalled_again_factor: Factor = 4.0
+    """Wait so many times longer after each restart that ended in the same stall at the same place:
+    a long evaluation comes again, and is finished if it gets its time."""
+    restart_stalled_from_beginning: bool = False
+    """Restart a stall that may recover although there is no checkpoint and all progress is lost."""
     lost_pod_seconds: Seconds = 60.0  # the last output of a pod may arrive so long after its end
 
 

@@ -55,7 +55,7 @@ def act(attempt: int, iteration: int | None = None, **change: Any) -> Act:
         "action": Action.RESTART,
         "cause": Cause.CRASH,
         "fingerprint": "other",
-        "resume_from": None,
+        "resume_from": 10,
         "spends_budget": True,
     }
     return Act(attempt=attempt, iteration=iteration, **(usual | change))
@@ -74,8 +74,10 @@ def decided(
     settings: Settings | None = None,
     **limits: Any,
 ) -> Decision:
-    """`limits` are fields of ActSettings."""
-    chosen = settings or Settings(act=ActSettings(**limits))
+    """`limits` are fields of ActSettings. The jobs built here have no checkpoints: unless a test is
+    about that, it does not matter."""
+    usual = {"restart_stalled_from_beginning": True}
+    chosen = settings or Settings(act=ActSettings(**(usual | limits)))
     return decide(built, list(findings), record(*acts), chosen)
 
 

@@ -285,6 +285,7 @@ class Stall(NamedTuple):
     confidence: float
     note: str
     given_up: FaultSeen | None
+    is_guess: bool
     is_unobserved: bool
     """Every probe is silent and no other source sees the processes: blind, not hung."""
 
@@ -299,7 +300,7 @@ def stall(job: Job, settings: Settings) -> Stall | None:
     is_quiet = not attempt.faults or attempt.is_finished  # a watchdog may still report at the end
     ended = None if is_quiet else given_up(job, since)
     if ended is not None:
-        return Stall(since, 0.0, _GIVEN_UP, "", ended, False)
+        return Stall(since, 0.0, _GIVEN_UP, "", ended, is_guess=False, is_unobserved=False)
     return _exceeded_limit(job, since, settings)
 
 
@@ -322,7 +323,10 @@ def _exceeded_limit(job: Job, since: float, settings: Settings) -> Stall | None:
         return None
     after = probe.newest + 2 * settings.hang.look_seconds
     is_unobserved = probe.is_dark and not fresh_signs(job, max(since, after), settings, 0.0)
-    return Stall(since, allowed.seconds, allowed.confidence, allowed.note, None, is_unobserved)
+    return Stall(
+        since, allowed.seconds, allowed.confidence, allowed.note, None,
+        is_guess=allowed.confidence <= _CAREFUL, is_unobserved=is_unobserved,
+    )  # fmt: skip
 
 
 def _is_dying(job: Job, since: float, settings: Settings) -> bool:
