@@ -199,11 +199,20 @@ def test_acting_stops_at_what_only_the_user_can_fix(tmp_path: Path) -> None:
 
 
 def test_acting_gives_up_when_its_restarts_are_used_up(tmp_path: Path) -> None:
-    line = trainer("--then", "kill", "--at", "2")
+    kept = str(tmp_path / "kept")
+    line = trainer("--then", "kill", "--at", "6", "--save", kept, "--load", kept)
     ended = run(command(tmp_path, "--act", then=line, policy=IMPATIENT), tmp_path)
     assert ended.code == 93, ended.err.decode()
-    assert len(ended.of("attempt")) == 3
+    assert [each["resume_from"] for each in ended.of("attempt")] == [None, 4, 4]
     assert ended.of("action")[-1]["action"] == "stop"
+
+
+def test_acting_gives_up_when_a_restart_that_lost_everything_was_in_vain(tmp_path: Path) -> None:
+    line = trainer("--then", "kill", "--at", "2")
+    ended = run(command(tmp_path, "--act", then=line), tmp_path)
+    assert ended.code == 93, ended.err.decode()
+    assert len(ended.of("attempt")) == 2
+    assert "lost all progress" in ended.of("action")[-1]["reason"]
 
 
 def test_acting_does_not_take_an_early_exit_0_for_the_end(tmp_path: Path) -> None:

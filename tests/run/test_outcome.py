@@ -33,11 +33,11 @@ def trained(*lines: str) -> Told:
 
 
 def test_training_that_says_so_is_done() -> None:
-    told = trained(DONE)
+    told = trained(*good(999, 1000), DONE)
     assessment = told.sees(ProcessExit(0, None, None))
     ended = outcome(0, told.engine.job, assessment, end())
     assert (ended.exit_code, ended.summary, ended.is_recovered) == (
-        0, "training is done, iteration 3", True,
+        0, "training is done, iteration 1000", True,
     )  # fmt: skip
 
 
