@@ -62,7 +62,7 @@ def test_a_run_that_hangs_has_no_end_in_view(report: RunReport) -> None:
 
 def test_the_numbers_of_the_newest_line_are_shown(report: RunReport) -> None:
     shown = text(parts(report, busy_snapshot())["now"])
-    for name in ("Step time", "Tokens/s", "TFLOP/s per GPU 412", "Gradient norm", "Loss scale"):
+    for name in ("Step time", "Tokens/s", "TFLOP/s 412 per GPU", "Gradient norm", "Loss scale"):
         assert name in shown
 
 

@@ -257,7 +257,7 @@ def _numbers(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
     yield "Phase", phase, f"attempt {snapshot.attempt}"
     if snapshot.progress_at is not None:
         limit = snapshot.hang_deadline_seconds
-        small = "" if limit is None else f"a hang after {duration(limit)}"
+        small = "" if limit is None else f"hang after {duration(limit)}"
         yield "Last progress", f"{duration(snapshot.at - snapshot.progress_at)} ago", small
     if numbers.step_seconds is not None:
         yield "Step time", seconds(numbers.step_seconds), ""
@@ -266,7 +266,7 @@ def _numbers(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
         each = "" if not gpus else f"{value(numbers.tokens_per_second / gpus)} per {of}"
         yield "Tokens/s", value(numbers.tokens_per_second), each
     if numbers.throughput_tflops is not None:
-        yield "TFLOP/s per GPU", value(numbers.throughput_tflops), ""
+        yield "TFLOP/s", value(numbers.throughput_tflops), "per GPU"
     for name, loss in list(numbers.losses.items())[:2]:
         yield short(name, 40), value(loss), ""
     if numbers.grad_norm is not None:
