@@ -18,6 +18,7 @@ from mwatch.diagnose.job_page import report_with
 from mwatch.model.finding import Cause
 from mwatch.report import story_json
 from mwatch.report.html.page import render
+from mwatch.report.model import EvidenceFile
 from mwatch.report.run_report import RunReport
 from support.builders.diagnose import (
     BEGAN,
@@ -83,11 +84,18 @@ def test_the_lines_before_a_crash_are_in_the_page_without_secrets() -> None:
 
 def test_a_sidecar_gives_the_history_that_its_snapshot_no_longer_holds() -> None:
     pods = [words("train-0"), answering("train-1", events=events_of(STEPS[-20:]), at=106.0)]
-    story = Reply(200, story_json.to_json(kept(99)))
-    report = reported(LOGS, pods, pages={f"{sidecar_of('train-1')}/story.json": story})
+    files = (EvidenceFile("incidents/1/attempt.json"),)
+    known = kept(99)
+    known = replace(known, incidents=tuple(replace(one, files=files) for one in known.incidents))
+    story = Reply(200, story_json.to_json(known))
+    logs = LOGS | {"train-1": as_printed([*CRASH, *STEPS])}
+    report = reported(logs, pods, pages={f"{sidecar_of('train-1')}/story.json": story})
     assert report.run == "train" and report.uid == "job-uid"
     assert [each.number for each in report.attempts] == [1, 2]
     assert report.series[0].first == 1 and report.incidents
+    (window,) = (each for each in report.log_ends if each.incident == 1)
+    assert (window.file, CRASH[-1][1] in window.lines) == ("train-1", True)
+    assert '<a href="incidents' not in render(report), "its files are in the pod"
     assert any("from the sidecar of train-1" in each for each in report.notes)
     assert {each.file for each in report.log_ends if each.incident is None} == {
         "train-0",

@@ -26,6 +26,8 @@ MAX_INCIDENTS = 16
 _CHARACTERS = 400
 _AFTER = 8
 """Lines after the last line of evidence: the rest of a traceback."""
+_SCRUBBED = "[scrubbed"
+"""A log that was read from a cluster still has what a watcher took out."""
 _QUOTE = 200
 _LEAST_QUOTE = 12
 """Characters of a line that are looked for; a shorter text may stand anywhere."""
@@ -92,14 +94,17 @@ def of_logs(report: RunReport, logs: Mapping[str, list[bytes]], cut: Container[s
 def _quoted_place(
     incident: IncidentStory, logs: Mapping[str, list[bytes]]
 ) -> tuple[str, int] | None:
-    """The log and the number of the last line that proves it; None: no log has that line."""
+    """The log and the number of the last line that proves it; None: no log has that line.
+
+    A watcher names the file on its own volume: then the line may be in any of them."""
     for each in incident.voices[0].evidence if incident.voices else ():
-        text = each.text.rstrip("…")[:_QUOTE].encode("utf-8", "replace")
+        known = each.text.rstrip("…").partition(_SCRUBBED)[0].rstrip()
+        text = known[:_QUOTE].encode("utf-8", "replace")
         if not each.file or len(text) < _LEAST_QUOTE:
             continue
         pod = each.file.partition(" ")[0]
-        others = (name for name in logs if name.partition(" ")[0] == pod)
-        for name in dict.fromkeys((each.file, *others)):
+        others = [name for name in logs if name.partition(" ")[0] == pod]
+        for name in dict.fromkeys((each.file, *(others or logs))):
             lines = logs.get(name, [])
             for index in range(len(lines) - 1, -1, -1):
                 if text in lines[index]:

@@ -150,7 +150,7 @@ def pages_of(run: Path | None, parent: Path) -> Pages:
     """The pages of one run, by folder or name, or of all runs in `parent`; InputError: no run."""
     if run is None:
         if not parent.is_dir():
-            fix = "name the folder of a run, or start one with 'mwatch run'"
+            fix = "name the folder of a run, start one with 'mwatch run', or give -n for a cluster"
             raise InputError(f"there is no folder {parent} here; {fix}")
         return StoredRuns(parent).pages()
     for folder in (run, parent / run):

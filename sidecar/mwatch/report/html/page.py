@@ -254,7 +254,8 @@ _HEAD_BYTES = 2048
 def render(report: RunReport, title: str = "") -> str:
     drawn = frame(bounded(report))
     page = ""
-    for detail in LEVELS:
+    for level in LEVELS:
+        detail = replace(level, has_links=not report.uid)  # files of a job are in its pods
         page = _page(drawn, (title or report.run)[:200], detail)
         if len(page.encode("utf-8", "replace")) <= MAX_BYTES:
             break
