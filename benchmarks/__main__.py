@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from benchmarks import (
     data,
+    fleet_page,
     hang,
     memory,
     page,
@@ -90,6 +91,7 @@ def measurements(size: Size) -> dict[str, Callable[[], Row]]:
         "data": lambda: data.row(size.text_bytes),
         **sidecar.measurements(size.idle_seconds, size.flood_seconds),
         **page.measurements(size.idle_seconds),
+        **fleet_page.measurements(),
     }
 
 

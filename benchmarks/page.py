@@ -7,6 +7,7 @@ The clients ask as the page's script does: as often as the server says, for what
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import tempfile
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.error import HTTPError
+from urllib.parse import urljoin
 
 from benchmarks.row import Row
 from benchmarks.serving import Running, pod, running
@@ -24,19 +26,23 @@ from mwatch.watch.page import MAX_PAGES
 TARGET_AGE_SECONDS = 2.0
 """Of the newest evaluation: the loop turns once a second."""
 _MIB = 1 << 20
+_OPENED = re.compile(rb'data-page="(\w+)" data-after="([\w.]+)" data-address="([^"]+)"')
 
 
 class Browser:
-    def __init__(self, ours: Running) -> None:
-        self._ours = ours
-        found = re.search(rb'data-page="(\w+)" data-after="([\w.]+)"', ours.get("/"))
+    def __init__(self, get: Callable[[str], bytes], path: str = "/") -> None:
+        """`get`: the answer to a request for a path."""
+        self._get = get
+        found = _OPENED.search(get(path))
         assert found is not None
         self._page, self._after = found[1].decode(), found[2].decode()
+        address = html.unescape(found[3].decode())
+        self._changes = urljoin(path, address) + ("&" if "?" in address else "?")
         self.due = time.monotonic() + 1.0
         self.answers = self.bytes = 0
 
     def ask(self) -> None:
-        body = self._ours.get(f"/page.json?page={self._page}&after={self._after}")
+        body = self._get(f"{self._changes}page={self._page}&after={self._after}")
         found = json.loads(body)
         self._after = found["after"]
         self.due = time.monotonic() + found["wait"]
@@ -55,7 +61,7 @@ class Watched:
             ours = stack.enter_context(running(sidecar_words(folder)))
             settle(ours)
             self.before = self._cpu(ours, seconds, [])
-            browsers = [Browser(ours) for _ in range(pages)]
+            browsers = [Browser(ours.get) for _ in range(pages)]
             self._cpu(ours, 3.0, browsers)  # the renderer is loaded
             self.cpu = self._cpu(ours, seconds, browsers)
             self.peak = ours.peak_bytes()

@@ -54,6 +54,11 @@ class Controller:
         except (URLError, OSError, ValueError):
             return {}
 
+    def get(self, path: str) -> bytes:
+        with urlopen(f"http://127.0.0.1:{PORT}{path}", timeout=10) as answer:
+            body: bytes = answer.read()
+            return body
+
     def wait_for(
         self, what: str, is_so: Callable[[dict[str, Any]], bool], seconds: float
     ) -> float | None:

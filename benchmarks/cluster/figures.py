@@ -11,6 +11,9 @@ from typing import Any
 
 _MIB = 1 << 20
 _MOST_CPU = 1.0
+_LARGE = 2048
+_MOST_WITH_PAGES = 1.10
+"""For fewer pods the controller does little, and the page is the larger part."""
 _LEAST_POLLED = 0.98
 """All pods every 5 s, on one core: what the controller promises."""
 
@@ -45,6 +48,8 @@ class Figures:
     most_calls: dict[str, int]
     delete_seconds: float | None = None
     """What the API server took for one delete, median: it has one core with all else."""
+    page_cpu: float = 0.0
+    """Of one core, with the pages of fleet and job open."""
     polled_share: float = 0.0
     """Of the polls that are due."""
 
@@ -52,6 +57,7 @@ class Figures:
 Column = tuple[str, Callable[[Figures], float | None], str]
 COLUMNS: tuple[Column, ...] = (
     ("CPU of one core at rest", lambda each: 100 * each.cpu, "{:.1f} %"),
+    ("CPU, pages of fleet and job open", lambda each: 100 * each.page_cpu, "{:.1f} %"),
     ("CPU per 100 pods", lambda each: 1e4 * each.cpu / each.pods, "{:.2f} %"),
     ("polls answered, of those due", lambda each: 100 * each.polled_share, "{:.0f} %"),
     ("memory at rest", lambda each: each.memory_bytes / _MIB, "{:.0f} MiB"),
@@ -96,6 +102,8 @@ def missed(figures: Figures) -> Iterator[str]:
     if figures.cpu > _MOST_CPU or figures.polled_share < _LEAST_POLLED:
         words = f"{figures.polled_share:.0%} of the polls at {figures.cpu:.0%} of a core"
         yield f"{figures.pods} pods: {words}"
+    if figures.pods >= _LARGE and figures.page_cpu > _MOST_WITH_PAGES * figures.cpu:
+        yield f"{figures.pods} pods: the pages cost {figures.page_cpu / figures.cpu - 1:.0%} more"
     if figures.verdict_seconds is None:
         yield f"{figures.pods} pods: no verdict"
     if figures.last_delete_seconds is None:

@@ -15,7 +15,9 @@ from benchmarks.cluster.calls import Call, Calls, counted, within
 from benchmarks.cluster.controller import POLL_SECONDS, Controller
 from benchmarks.cluster.figures import Figures
 from benchmarks.cluster.fleet_orders import FleetProcess, waited
-from benchmarks.cluster.site import BenchPlane, controller_kubeconfig
+from benchmarks.cluster.site import NAMESPACE, BenchPlane, controller_kubeconfig
+from benchmarks.cluster.training_job import NAME
+from benchmarks.page import Browser
 
 _SEEN_SECONDS = 180.0
 _SETTLE_SECONDS = 30.0
@@ -76,12 +78,15 @@ class Trial:
         self._say("seen" if seen else "not all seen")
         rest = self._rest(controller)
         self._say(f"at rest: {rest.cpu:.1%} of a core, {rest.memory_bytes >> 20} MiB")
+        page_cpu = self._with_pages(controller)
+        self._say(f"with its pages open: {page_cpu:.1%} of a core")
         fall = self._fall(controller)
         return Figures(
             pods=self._pods,
             start_seconds=took,
             seen_seconds=None if seen is None else seen - controller.began,
             cpu=rest.cpu,
+            page_cpu=page_cpu,
             memory_bytes=rest.memory_bytes,
             peak_bytes=processes.memory_bytes(controller.pid, "VmHWM"),
             polls_per_second=rest.polls_per_second,
@@ -114,6 +119,18 @@ class Trial:
             (used.cpu_seconds - fleet.cpu_seconds) / seconds,
             len(self._calls.new()) * _MINUTE / seconds,
         )
+
+    def _with_pages(self, controller: Controller) -> float:
+        """The page of the fleet in one browser and that of the job in another."""
+        paths = ("/", f"/jobs/{NAMESPACE}/{NAME}")
+        browsers = [Browser(controller.get, path) for path in paths]
+        began, before = time.monotonic(), processes.cpu_seconds(controller.pid)
+        while time.monotonic() - began < self._rest_seconds:
+            for each in browsers:
+                if time.monotonic() >= each.due:
+                    each.ask()
+            time.sleep(0.1)
+        return (processes.cpu_seconds(controller.pid) - before) / (time.monotonic() - began)
 
     def _fall(self, controller: Controller) -> Fall:
         place = self._places[self._pods // 2]

@@ -45,6 +45,9 @@ def test_a_target_is_missed_by_name() -> None:
     assert [*missed(LARGE)] == ["2048 pods: no verdict"]
     slow = replace(SMALL, polled_share=0.7)
     assert [*missed(slow)] == ["64 pods: 70% of the polls at 3% of a core"]
+    dear = replace(LARGE, verdict_seconds=6.0, page_cpu=0.75)
+    assert [*missed(dear)] == ["2048 pods: the pages cost 25% more"]
+    assert not [*missed(replace(SMALL, page_cpu=0.06))]
     assert [*missed(replace(SMALL, last_delete_seconds=None, deletes=60))] == [
         "64 pods: 60 deleted"
     ]

@@ -74,6 +74,7 @@ def test_a_stopped_pod_and_the_next_attempt_appear_without_a_reload(tab: Page) -
         assert tab.value("window.opened") == "again", "it was never loaded again"
         tab.value("document.querySelector('#part-up a').click(); 0")
         until(lambda: shown(tab, "h1") == "Jobs in ns")
+        assert "attempt 2" in shown(tab, "tr[id$=gpt-b]")
         assert tab.value("location.pathname") == "/"
     assert all(each.startswith((here, "data:")) for each in tab.requests), tab.requests
 

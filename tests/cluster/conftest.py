@@ -19,6 +19,7 @@ from types import FrameType
 
 import pytest
 
+from browser.chromium import chromium
 from cluster import given, images, jobset, kueue, namespaces, operator, programs
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
@@ -89,7 +90,10 @@ def _mark(
 @contextmanager
 def made_plane(items: list[pytest.Item]) -> Iterator[ControlPlane]:
     try:
-        programs.build(programs.needed_by(set().union(*map(_fixtures, items))))
+        wanted = set().union(*map(_fixtures, items))
+        programs.build(programs.needed_by(wanted))
+        if "tab" in wanted:
+            chromium()
     except ToolMissing as error:
         pytest.exit(f"{error}; or name a cluster that you have in {KUBECONFIG}", 2)
     folder = Path(tempfile.mkdtemp(prefix="mwatch-cluster-"))

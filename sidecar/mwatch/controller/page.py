@@ -33,7 +33,7 @@ from mwatch.watch.page import OpenPages, PartsPage, ReportPage
 if TYPE_CHECKING:
     from mwatch.report.html.fleet import FleetRow, FleetView, JobView
 
-_PAGE_SHARE = 0.02
+_PAGE_SHARE = 0.01
 """Of a core, for the charts of all open pages, and as much for the rest of them."""
 _RECENT = 32
 """Steps from which the time of one is taken."""

@@ -153,13 +153,14 @@ def _row(view: FleetView, row: FleetRow, place: int) -> str:
     tone = _tone(row)
     total = f" of {count(row.total_iterations)}" if row.total_iterations else ""
     left = "" if row.seconds_left is None else f"{duration(row.seconds_left)} left"
+    attempt = f"attempt {row.attempt}" if row.attempt and row.attempt > 1 else ""
     saved = "" if row.saved_at is None else f"{duration(max(0.0, view.at - row.saved_at))} ago"
     cells: tuple[tuple[str, object], ...] = (
         (_job(row), row.name),
         (_state(row, tone), _ORDER[tone]),
         (_since(view, row), row.since),
         (_culprit(row.culprit), _culprit_key(row.culprit)),
-        (f"{count(row.iteration)}{total}{_small(left)}", row.iteration),
+        (f"{count(row.iteration)}{total}{_small(left)}{_small(attempt)}", row.iteration),
         (DASH if row.goodput is None else percent(row.goodput), row.goodput),
         (f"{count(row.good_checkpoint)}{_small(saved)}", row.saved_at),
         (count(row.restarts_left), row.restarts_left),
