@@ -84,9 +84,14 @@ def test_a_controller_that_is_started_again_shows_both_attempts_and_what_was_don
 ) -> None:
     yard.controller.kubectl("rollout", "restart", "deployment/mwatch-controller")
     yard.controller.wait()
+    stored = ("get", "configmap", "mwatch-history", "-o", "jsonpath={.data}")
+    assert STOPPED in yard.controller.kubectl(*stored)
+    # Until the controller knows the job, `mwatch ui` shows the page of a sidecar.
+    until(lambda: STOPPED in {each["name"] for each in yard.controller.jobs().get("jobs", ())})
     with shown(yard.cluster, STOPPED, "-n", yard.namespace) as address:
+        assert address.endswith(f"/jobs/{yard.namespace}/{STOPPED}")
         tab.open(address)
-        until(lambda: text_of(tab, "#attempts tbody tr:nth-child(2)"), seconds=SECONDS)
+        until(lambda: text_of(tab, "#attempts tbody tr:nth-child(2)"))
         first = text_of(tab, "#attempts tbody tr:nth-child(1)")
         assert first.startswith("1") and "Hang" in first
         assert "rank 1" in text_of(tab, "#incident-1")
