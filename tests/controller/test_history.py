@@ -18,7 +18,7 @@ from mwatch.controller.history import (
     NAME,
     SAVE_SECONDS,
     HistoryStore,
-    JobHistory,
+    HistoryWriter,
     bounded,
 )
 from mwatch.errors import MwatchError
@@ -55,9 +55,9 @@ class Cluster(ClusterAccess):
         found: Mapping[str, str] = self.cluster.objects[PATH]["data"]
         return found
 
-    def controller(self, *, is_leader: bool = True) -> JobHistory:
+    def controller(self, *, is_leader: bool = True) -> HistoryWriter:
         store = HistoryStore(self, NAMESPACE, self.log.append)
-        return JobHistory(store, lambda: is_leader)
+        return HistoryWriter(store, lambda: is_leader)
 
 
 def restarted() -> Fleet:

@@ -126,7 +126,7 @@ def test_the_page_is_made_only_while_it_is_open(monkeypatch: pytest.MonkeyPatch)
     made: list[str] = []
     real = renderer.fleet_parts
 
-    def counted(view: renderer.FleetView) -> dict[str, str]:
+    def counted(view: renderer.FleetTable) -> dict[str, str]:
         made.append(view.namespace)
         return real(view)
 
@@ -192,7 +192,7 @@ def hostile() -> dict[str, Any]:
 def test_names_from_the_cluster_are_only_text() -> None:
     culprit = Culprit(1, pod=EVIL, node=EVIL)
     made = FleetRow(**hostile(), link=renderer.job_link(EVIL, EVIL, EVIL), culprit=culprit)
-    view = renderer.FleetView(EVIL, START, [made], ReportClock(), False, EVIL)
+    view = renderer.FleetTable(EVIL, START, [made], ReportClock(), False, EVIL)
     act, pod = renderer.JobAct(START, EVIL, EVIL, EVIL), renderer.PodRow(EVIL, EVIL, EVIL)
     about = renderer.JobView(ReportClock(), EVIL, EVIL, EVIL, EVIL, EVIL, [act], 1, 0, [pod])
     shown = "".join((renderer.fleet_parts(view) | renderer.job_parts(about)).values())

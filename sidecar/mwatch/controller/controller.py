@@ -31,7 +31,7 @@ from mwatch.config.controller import ControllerSettings
 from mwatch.config.fleet import FleetSettings
 from mwatch.config.fleet import load as load_fleet
 from mwatch.config.loader import load_policy
-from mwatch.controller.history import HistoryStore, JobHistory
+from mwatch.controller.history import HistoryStore, HistoryWriter
 from mwatch.controller.notices import FleetNotices
 from mwatch.controller.page import FleetPages, JobNow
 from mwatch.controller.server import (
@@ -245,10 +245,10 @@ class Controller:
         self.pages = ControllerPages(
             self.namespace, self.metrics, self.remediation, lambda: self.lease.is_leader, self.live
         )
-        self.history: JobHistory | None = None
+        self.history: HistoryWriter | None = None
         if self.live is not None and acting is not None:
             store = HistoryStore(access, self.namespace, log)
-            self.history = JobHistory(store, self.lease.lease.may_act)
+            self.history = HistoryWriter(store, self.lease.lease.may_act)
         urls = () if acting is None else settings.notify
         self.notices = FleetNotices(urls, self.remediation, settings.external_url)
         self.poll = PodPoll(self.clock.now, period=settings.poll_seconds)

@@ -132,7 +132,7 @@ def bounded(data: Mapping[str, str], most: int = MAX_BYTES) -> dict[str, str]:
     return kept
 
 
-class JobHistory:
+class HistoryWriter:
     """Writes what has changed. Only the loop calls it, but for `recall`."""
 
     def __init__(self, store: HistoryStore, may_write: Callable[[], bool]) -> None:

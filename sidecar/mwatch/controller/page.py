@@ -31,7 +31,7 @@ from mwatch.stats import MonotonicCounters, median
 from mwatch.watch.page import OpenPages, PartsPage, ReportPage
 
 if TYPE_CHECKING:
-    from mwatch.report.html.fleet import FleetRow, FleetView, JobView
+    from mwatch.report.html.fleet import FleetRow, FleetTable, JobView
 
 _PAGE_SHARE = 0.01
 """Of a core, for the charts of all open pages, and as much for the rest of them."""
@@ -78,13 +78,13 @@ class JobState(NamedTuple):
     places: Mapping[int, str]
 
 
-class FleetPage(PartsPage["FleetView"]):
+class FleetPage(PartsPage["FleetTable"]):
     scripts = ("page.js", "live.js", "fleet.js")
 
     def __init__(self, open: OpenPages) -> None:
         super().__init__(of=_OF, open=open, cpu_share=_PAGE_SHARE)
 
-    def render(self, state: FleetView) -> Mapping[str, str]:
+    def render(self, state: FleetTable) -> Mapping[str, str]:
         from mwatch.report.html import fleet, live  # large, and rarely needed
 
         commands = live.commands(_fleet_commands(state.namespace))
@@ -171,12 +171,14 @@ class FleetPages:
         text = f"no watched job {request.parameter} in {self._namespace}\n"
         return Page(text.encode(), status=HTTPStatus.NOT_FOUND)
 
-    def _view(self, jobs: Sequence[JobNow], now: float, is_leader: bool, problem: str) -> FleetView:
-        from mwatch.report.html.fleet import FleetView
+    def _view(
+        self, jobs: Sequence[JobNow], now: float, is_leader: bool, problem: str
+    ) -> FleetTable:
+        from mwatch.report.html.fleet import FleetTable
 
         names = Counter(each.watch.kube.name for each in jobs)
         rows = [row_of(each, now, is_alone=names[each.watch.kube.name] == 1) for each in jobs]
-        return FleetView(self._namespace, now, rows, self._clock, is_leader, problem)
+        return FleetTable(self._namespace, now, rows, self._clock, is_leader, problem)
 
 
 def row_of(job: JobNow, now: float, *, is_alone: bool = True) -> FleetRow:

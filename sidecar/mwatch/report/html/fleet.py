@@ -76,7 +76,7 @@ class FleetRow(NamedTuple):
     pods_answering: int = 0
 
 
-class FleetView(NamedTuple):
+class FleetTable(NamedTuple):
     """All jobs of a namespace at one time."""
 
     namespace: str
@@ -96,7 +96,7 @@ def job_link(namespace: str, name: str, kind: str = "") -> str:
     return f"jobs/{quote(namespace, safe='')}/{quote(name, safe='')}{more}"
 
 
-def fleet_parts(view: FleetView) -> dict[str, str]:
+def fleet_parts(view: FleetTable) -> dict[str, str]:
     """The parts of the page, by name."""
     bad = sum(_tone(each) in ("bad", "warn") for each in view.rows)
     state = f"{many(bad, 'job')} to look at" if bad else "all is well"
@@ -108,7 +108,7 @@ def fleet_parts(view: FleetView) -> dict[str, str]:
     }
 
 
-def _header(view: FleetView, bad: int) -> str:
+def _header(view: FleetTable, bad: int) -> str:
     known = [_tone(each) for each in view.rows]
     unknown, fine = known.count("dim"), known.count("good")
     tone = "bad" if bad else "dim" if unknown or not known else "good"
@@ -131,7 +131,7 @@ def _header(view: FleetView, bad: int) -> str:
     )
 
 
-def _table(view: FleetView) -> str:
+def _table(view: FleetTable) -> str:
     rows = sorted(view.rows, key=lambda each: (_ORDER[_tone(each)], each.namespace, each.name))
     if not rows:
         text = "No job here has the label mwatch.dev/watch=true."
@@ -149,7 +149,7 @@ def _table(view: FleetView) -> str:
     )
 
 
-def _row(view: FleetView, row: FleetRow, place: int) -> str:
+def _row(view: FleetTable, row: FleetRow, place: int) -> str:
     tone = _tone(row)
     total = f" of {count(row.total_iterations)}" if row.total_iterations else ""
     left = "" if row.seconds_left is None else f"{duration(row.seconds_left)} left"
@@ -198,7 +198,7 @@ def _state(row: FleetRow, tone: str) -> str:
     return pill + "".join(f"<span>{each}</span>" for each in (doing, text) if each)
 
 
-def _since(view: FleetView, row: FleetRow) -> str:
+def _since(view: FleetTable, row: FleetRow) -> str:
     if row.since is None:
         return DASH
     age = max(0.0, view.at - row.since)
@@ -221,7 +221,7 @@ def _culprit_key(culprit: Culprit | None) -> str | None:
     return None if culprit is None else f"{culprit.node or ''} {culprit.pod or ''}".strip() or None
 
 
-def _mode(view: FleetView, row: FleetRow) -> str:
+def _mode(view: FleetTable, row: FleetRow) -> str:
     if not row.is_paused:
         return esc(row.mode)
     end = "" if row.paused_until is None else f" until {when(row.paused_until, view.clock)}"
