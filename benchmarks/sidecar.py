@@ -48,7 +48,7 @@ while True: time.sleep(60)
 
 def sidecar_words(volume: Path) -> list[str]:
     words = [sys.executable, "-m", "mwatch", "sidecar", "--dir", str(volume)]
-    return [*words, "--run", "bench", "--pod", "pod-0", "--host", "127.0.0.1", "--port", "0"]
+    return [*words, "--name", "bench", "--pod", "pod-0", "--host", "127.0.0.1", "--port", "0"]
 
 
 def _peer(series: int) -> list[str]:

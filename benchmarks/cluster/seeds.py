@@ -59,7 +59,7 @@ def _sidecar(kind: Kind) -> Iterator[Running]:
         with child([*pod, f"{_TRAIN_SECONDS:g}"]):
             _wait_for(volume / contract.NODE_FOLDER / contract.NODE_GPUS)
             words = [
-                sys.executable, "-m", "mwatch", "sidecar", "--dir", str(volume), "--run", "bench",
+                sys.executable, "-m", "mwatch", "sidecar", "--dir", str(volume), "--name", "bench",
                 "--pod", "pod-0", "--host", "127.0.0.1", "--port", "0",
                 "--token-file", str(token),
             ]  # fmt: skip

@@ -78,7 +78,7 @@ def test_standard_input_is_read(arguments: tuple[str, ...], finished: Path) -> N
 
 def test_a_report_file_is_written_beside_the_output(killed: Path, tmp_path: Path) -> None:
     target = tmp_path / "incident.md"
-    done = mwatch("replay", killed, "--report", target)
+    done = mwatch("replay", killed, "--out", target)
     assert done.returncode == 1
     assert target.read_text().startswith("# killed")
     assert "TIMELINE" in done.stdout
@@ -120,7 +120,7 @@ def test_bad_input_is_exit_2_in_one_line(
 
 
 def test_a_report_that_cannot_be_written_is_refused_before_anything_is_read(tmp_path: Path) -> None:
-    done = mwatch("replay", tmp_path / "no.log", "--report", tmp_path / "x.html")
+    done = mwatch("replay", tmp_path / "no.log", "--out", tmp_path / "x.html")
     assert (done.returncode, "name it .md or .json" in done.stderr) == (2, True)
 
 

@@ -163,5 +163,5 @@ def test_a_cluster_that_is_not_there_is_one_line_and_the_fix(
     done = subprocess.run(
         words, env=environment(), capture_output=True, text=True, timeout=40, check=False
     )
-    assert done.returncode == 2
+    assert done.returncode == 3
     assert done.stderr.startswith("mwatch: no cluster:") and done.stderr.count("\n") == 1

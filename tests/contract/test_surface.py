@@ -29,9 +29,9 @@ SURFACE = {
     | {"RUN|JOB", "--namespace", "-n", "--kubeconfig", "--context"}
     | {"--runs", "--port", "--no-browser"},
     "sidecar": HELP
-    | {"--dir", "--run", "--pod", "--pod-uid", "--namespace", "--node", "--host", "--port"}
-    | {"--save", "--policy", "--config", "--otlp-endpoint", "--tensorboard"}
-    | {"--tensorboard-notes", "--token-file", "--evidence", "--mode", "--json-logs"}
+    | {"--dir", "--name", "--pod", "--pod-uid", "--namespace", "--node", "--host", "--port"}
+    | {"--checkpoints", "--policy", "--config", "--otlp-endpoint", "--tensorboard"}
+    | {"--tensorboard-notes", "--token-file", "--evidence", "--mode", "--json"}
     | {"--until-final", "--no-page"},
     "controller": HELP
     | {"-n", "--namespace", "--kubeconfig", "--context", "--port", "--host", "--policy", "--fleet"}
@@ -53,11 +53,11 @@ SURFACE = {
     "resume": HELP | CLUSTER | {"JOB", "--all", "--reason", "--json"},
     "restart": HELP | CLUSTER | {"JOB", "--from", "--dry-run", "--reason", "--json"},
     "mode": HELP | CLUSTER | {"JOB", "observe|act", "--reason", "--json"},
-    "replay": RECORDED | {"--report"},
+    "replay": RECORDED | {"--out", "-o"},
     "report": (RECORDED - {"DIR|LOG...|-"})
     | {"JOB|RUN|DIR|LOG...|-", "--namespace", "-n", "--kubeconfig", "--context"}
-    | {"--out", "--title", "--force", "--exit-code"},
-    "parse": HELP | {"FILE...|-", "--follow", "-f", "--flavour", "--since-line", "--catalogue"},
+    | {"--out", "-o", "--title", "--force", "--exit-code"},
+    "parse": HELP | {"FILE...|-", "--follow", "--flavour", "--since-line", "--catalogue"},
     "plan": HELP
     | {"MODEL", "--layers", "--hidden", "--heads", "--seq", "--vocab", "--max-positions"}
     | {"--ffn", "--groups", "--head-size", "--llama", "--experts", "--top-k", "--moe-ffn"}
@@ -70,6 +70,7 @@ SURFACE = {
     # Hidden: refused, with the reason.
     | {"--multi-latent-attention", "--mtp-num-layers", "--fp8-param-gather"}
     | {"--pipeline-model-parallel-layout"},
+    "completion": HELP | {"bash|zsh|fish"},
     "checkpoints": HELP | CLUSTER | {"DIR|JOB", "--json"},
     "faults": HELP | {"FAULT", "--json", "--role", "--blame", "--catalogue"},
 }

@@ -20,7 +20,7 @@ def test_a_disk_that_is_full_takes_nothing_from_what_is_served(tmp_path: Path) -
     volume.start()
     volume.say(1, 2)
     process = subprocess.Popen(
-        command("--dir", str(volume.path), "--run", "r", "--pod", "p", "--port", "0"),
+        command("--dir", str(volume.path), "--name", "r", "--pod", "p", "--port", "0"),
         env=environment(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from support.runs.sidecar_runs import environment, sidecar, until
 def test_the_page_of_a_pod_shows_its_run_and_the_commands_for_its_job(tmp_path: Path) -> None:
     volume = LiveVolume(tmp_path / "mwatch")
     volume.start()
-    options = ("--run", "gpt", "--pod", "gpt-0", "--namespace", "training")
+    options = ("--name", "gpt", "--pod", "gpt-0", "--namespace", "training")
     with sidecar(volume.path, *options) as one:
         volume.say(1, 40)
         until(lambda: one.metric("mwatch_iteration") == 40)

@@ -115,7 +115,7 @@ def test_a_volume_that_comes_late_is_found(tmp_path: Path) -> None:
 
 def test_what_it_says_can_be_json(tmp_path: Path) -> None:
     (tmp_path / "mwatch").mkdir()
-    with sidecar(tmp_path / "mwatch", "--json-logs") as one:
+    with sidecar(tmp_path / "mwatch", "--json") as one:
         assert until(lambda: "/metrics" in one.said)
         one.ends()
         assert [each["event"] for each in one.lines] == ["note", "note"]
@@ -137,7 +137,7 @@ def test_an_unknown_key_of_the_file_is_named(tmp_path: Path) -> None:
         (("--mode", "acting"), {}, "--mode"),
         (("--config", "/none/such.toml"), {}, "--config"),
         (("--policy", "/none/such.toml"), {}, "policy"),
-        (("--run", "a b"), {}, "--run"),
+        (("--name", "a b"), {}, "--name"),
         (("--otlp-endpoint", "collector:4317"), {}, "--otlp-endpoint"),
         (("--host", "203.0.113.7"), {}, "--host"),
     ],

@@ -50,7 +50,7 @@ def is_at(one: Sidecar, iteration: int) -> bool:
 def test_a_wrapper_and_its_trainer_are_watched_to_the_end(tmp_path: Path) -> None:
     volume = tmp_path / "mwatch"
     volume.mkdir()
-    with sidecar(volume, "--json-logs") as one:
+    with sidecar(volume, "--json") as one:
         assert one.get("/healthz") == b"ok\n"
         words = [sys.executable, str(TRAINER), "--train-iters", "40", "--exit-code", "3"]
         with running(volume, *words) as wrapper:

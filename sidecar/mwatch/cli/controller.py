@@ -3,7 +3,7 @@
 """`mwatch controller`: watches the jobs of one namespace and restarts those that allow it.
 
 Exit codes: 0 stopped by SIGTERM or SIGINT, or all jobs are healthy (--once); 1 a job has a
-problem, 3 a job is unreachable (--once); 2 bad options, or the cluster is unreachable.
+problem (--once); 2 bad options; 3 the cluster, or with --once a job, is unreachable.
 """
 
 from __future__ import annotations

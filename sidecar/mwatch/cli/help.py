@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from typing import Any
 
 import typer
@@ -25,8 +26,17 @@ _SURE = 100_000
 """A limit above this only guards against nonsense and is not shown."""
 
 
+RENAMED = {
+    "parse": {"-f": "--follow"},
+    "replay": {"--report": "--out"},
+    "sidecar": {"--json-logs": "--json", "--run": "--name", "--save": "--checkpoints"},
+}
+"""Old flags by command, accepted until 0.3: a flag has one name in all commands."""
+
+
 class HelpCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        args = [_renamed(each, RENAMED.get(self.name or "", {})) for each in args]
         given = list(args)
         takes_command = any(str(each.metavar or "").startswith("--") for each in self.params)
         if takes_command:
@@ -81,6 +91,25 @@ def _check_separator(ctx: Any, given: list[str]) -> None:
         return
     line = shlex.join([*ctx.command_path.split(), *own, "--", *command])
     raise typer.BadParameter(f"put -- before the command: {line}", ctx, param_hint="CMD")
+
+
+def _renamed(word: str, names: dict[str, str]) -> str:
+    flag, equals, value = word.partition("=")
+    if flag not in names:
+        return word
+    print(f"mwatch: {flag} is now {names[flag]}; 0.3 removes the old name", file=sys.stderr)
+    return f"{names[flag]}{equals}{value}"
+
+
+def usage_error(error: Any) -> str:
+    """One line, as all errors are; the help itself where no command was given."""
+    text = str(error.format_message())
+    if text.startswith("Usage:"):
+        return text
+    context = getattr(error, "ctx", None)
+    where = "mwatch" if context is None else context.command_path
+    flat = " ".join(text.split()).rstrip(".")
+    return f"mwatch: {flat[:1].lower()}{flat[1:]}; see '{where} --help'"
 
 
 def _usage(argument: Any) -> str:

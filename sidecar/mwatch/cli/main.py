@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The list of commands, and the one place where errors become exit codes.
 
-Exit codes: 0 fine, 1 a finding, 2 usage or bad input, 3 not enough data, 130 interrupted.
+Exit codes: 0 fine, 1 a finding, 2 usage or bad input, 3 not enough data or no cluster, 130
+interrupted; see docs/exit-codes.md.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import sys
 from collections.abc import Callable
 
 import typer
+from typer.exceptions import TyperException
 
 from mwatch import __version__
 from mwatch.cli.checkpoints import checkpoints
+from mwatch.cli.cluster import UNREACHABLE
+from mwatch.cli.completion import VARIABLE, answer_shell, completion
 from mwatch.cli.controller import controller
 from mwatch.cli.demo import demo
 from mwatch.cli.diagnose import diagnose
 from mwatch.cli.faults import faults
-from mwatch.cli.help import HelpCommand, HelpGroup
+from mwatch.cli.help import HelpCommand, HelpGroup, usage_error
 from mwatch.cli.inject import inject, uninject
 from mwatch.cli.overrides import mode, pause, restart, resume
 from mwatch.cli.parse import parse
@@ -30,6 +34,7 @@ from mwatch.cli.status import status, top
 from mwatch.cli.terminal import ignore_closed_pipe
 from mwatch.cli.ui import ui
 from mwatch.errors import MwatchError
+from mwatch.kube.errors import KubeError
 
 app = typer.Typer(
     name="mwatch",
@@ -46,7 +51,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "This machine": (demo, run, ui),
     "Logs and recordings": (replay, report, parse, faults, checkpoints),
     "Cluster": (diagnose, status, top, pause, resume, restart, mode),
-    "Set-up": (plan, inject, uninject, sidecar, controller),
+    "Set-up": (plan, inject, uninject, sidecar, controller, completion),
 }
 for _group, _commands in GROUPS.items():
     for _command in _commands:
@@ -69,11 +74,17 @@ def _root(
 
 
 def main() -> None:
+    answer_shell()
     try:
-        app()
+        sys.exit(app(standalone_mode=False, complete_var=VARIABLE))
+    except typer.Abort:
+        sys.exit(1)
+    except TyperException as error:
+        print(usage_error(error), file=sys.stderr)
+        sys.exit(2)
     except MwatchError as error:
         print(f"mwatch: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(UNREACHABLE if isinstance(error, KubeError) else 2)
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

@@ -21,9 +21,7 @@ def parse(
         list[str] | None,
         argument("[FILE...|-]", "Read these log files; by default standard input (-)."),
     ] = None,
-    follow: Annotated[
-        bool, flag("--follow", "Keep reading as the files grow or rotate.", "-f")
-    ] = False,
+    follow: Annotated[bool, flag("--follow", "Keep reading as the files grow or rotate.")] = False,
     flavour: Annotated[
         Literal["auto", "megatron", "deepspeed", "bridge", "composer", "torchtitan"],
         option(

@@ -58,13 +58,21 @@ Runs = Annotated[
     ),
 ]
 
+PageFile = Annotated[
+    Path | None,
+    option(
+        "FILE", "Write the page here; by default RUN/report.html or ./report.html.", "--out", "-o"
+    ),
+]
+
 
 def replay(
     names: Names = None,
     *,
     as_json: AsJson = False,
-    report_file: Annotated[
-        Path | None, option("FILE", "Write the report to this .md or .json file too.", "--report")
+    out: Annotated[
+        Path | None,
+        option("FILE", "Write the report to this .md or .json file too.", "--out", "-o"),
     ] = None,
     checkpoints: Checkpoints = None,
     until: Until = None,
@@ -78,19 +86,19 @@ def replay(
 
     Exit codes: 0 healthy or finished, 1 something is wrong, 2 bad input, 3 not enough data.
 
-    Example: mwatch replay pod-*.log --report incident.md
+    Example: mwatch replay pod-*.log --out incident.md
     """
-    if report_file is not None:
+    if out is not None:
         from mwatch.report.files import check_target
         from mwatch.report.markdown import SUFFIXES
 
-        check_target(report_file, *SUFFIXES)
+        check_target(out, *SUFFIXES)
     stop_if_several(names, until, policy, catalogue, as_json=as_json)
     made = make_report(names, checkpoints, until, policy, catalogue)
-    if report_file is not None:
+    if out is not None:
         from mwatch.report.markdown import write_report
 
-        write_report(made, report_file)
+        write_report(made, out)
     if as_json:
         write_json(made)
     else:
@@ -101,10 +109,7 @@ def replay(
 def report(
     names: Runs = None,
     *,
-    out: Annotated[
-        Path | None,
-        option("FILE", "Write the page here; by default RUN/report.html or ./report.html."),
-    ] = None,
+    out: PageFile = None,
     force: Annotated[bool, flag("--force", "Write over a file that already exists.")] = False,
     exit_code: Annotated[
         bool, flag("--exit-code", "Exit by the verdict, as 'mwatch diagnose' does.")

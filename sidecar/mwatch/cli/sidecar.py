@@ -16,7 +16,7 @@ from mwatch.cli.options import Policy, TensorboardNotes, flag, option
 Dir = Annotated[
     Path | None, option("DIR", "Read the volume shared with the trainer here; by default /mwatch.")
 ]
-Run = Annotated[str | None, option("NAME", "Name the run.")]
+Run = Annotated[str | None, option("NAME", "Name the run.", "--name")]
 Pod = Annotated[str | None, option("NAME", "Name this pod; by default after the host.")]
 PodUid = Annotated[str | None, option("UID", "Give the UID of this pod.")]
 Namespace = Annotated[str | None, option("NAME", "Give the namespace of this pod.")]
@@ -30,7 +30,11 @@ Port = Annotated[
 ]
 Save = Annotated[
     Path | None,
-    option("DIR", "Read the checkpoints here; by default where the trainer saves them."),
+    option(
+        "DIR",
+        "Read the checkpoints here; by default where the trainer saves them.",
+        "--checkpoints",
+    ),
 ]
 Config = Annotated[
     Path | None, option("FILE", "Read options from this TOML file, for example port = 9401.")
@@ -63,7 +67,7 @@ NoPage = Annotated[
 ]
 JsonLogs = Annotated[
     bool | None,
-    flag("--json-logs", "Print messages as JSON, one object per line.", show_default=False),
+    flag("--json", "Print messages as JSON, one object per line.", show_default=False),
 ]
 UntilFinal = Annotated[
     bool | None,
@@ -99,9 +103,10 @@ def sidecar(
     The sidecar serves /metrics, /healthz, /v1/snapshot and the page of the run, records incidents
     and collects evidence. It never changes the training. Every option can also be set in the
     --config file or in a variable such as MWATCH_POD_UID for --pod-uid; a flag overrides a
-    variable, and a variable overrides the file.
+    variable, and a variable overrides the file. In both, --name is run, --checkpoints is save, and
+    --json is json_logs.
 
-    Example: mwatch sidecar --dir /mwatch --run gpt-7b --port 9401
+    Example: mwatch sidecar --dir /mwatch --name gpt-7b --port 9401
     """
     given = {
         name: str(value) if isinstance(value, Path) else value for name, value in locals().items()

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of a sidecar: a TOML file, overridden by the environment, overridden by flags.
 
-All three have the same names: `port` in the file, MWATCH_PORT, --port. An unknown key of the file
-or an invalid value is refused by name. Other variables are ignored, and an empty one counts as not
-set, as manifests often have empty ones.
+All three have the same names: `port` in the file, MWATCH_PORT, --port; but some flags are named as
+in the other commands, such as --name for `run`. An unknown key of the file or an invalid value is
+refused by name. Other variables are ignored, and an empty one counts as not set, as manifests often
+have empty ones.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ _TYPES = loader.hints_of(SidecarSettings)
 VARIABLES = {name: f"MWATCH_{name.upper()}" for name in _TYPES} | {
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"
 }
+_FLAGS = {"run": "--name", "save": "--checkpoints", "json_logs": "--json"}
+"""Named as in the other commands; the file and the environment keep their own names."""
 CONFIG_VARIABLE = "MWATCH_CONFIG"
 _JOB_VARIABLE = "MWATCH_JOB"
 
@@ -87,7 +90,8 @@ def resolve(
         if environ.get(variable):
             chosen[name] = _checked(name, environ[variable], f"${variable}")
         if flags.get(name) is not None:
-            chosen[name] = _checked(name, flags[name], f"--{name.replace('_', '-')}")
+            flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
+            chosen[name] = _checked(name, flags[name], flag)
     chosen.setdefault("dir", Path(DEFAULT_DIR))
     chosen.setdefault("pod", _safe(hostname()))
     chosen.setdefault("run", _safe(environ.get(_JOB_VARIABLE) or run_of(chosen["pod"])))

@@ -94,7 +94,7 @@ def sidecar(
 ) -> Iterator[Sidecar]:
     """On a free port, and killed at the end."""
     said = volume.parent / f"said-{time.monotonic_ns()}"
-    words = command("--dir", str(volume), "--run", run, "--pod", "pod-0", "--port", "0", *options)
+    words = command("--dir", str(volume), "--name", run, "--pod", "pod-0", "--port", "0", *options)
     with said.open("wb") as file:
         process = subprocess.Popen(
             words,
