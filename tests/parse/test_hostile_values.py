@@ -95,6 +95,10 @@ def test_an_odd_straggler_value_is_no_harm(value: str) -> None:
         f"[batch={'9' * 5000}/{'9' * 5000}]:",
         f"Epoch {'9' * 5000}: 1%| | 1/2 [reduced_train_loss=1.0, global_step=1e999]",
         f"NVRM: Xid (PCI:0000:9b:00): {'9' * 5000}, pid=1",
+        f"Epoch {'9' * 5000}/{'9' * 5000}",
+        f"{'9' * 5000}/{'9' * 5000} [====] - 21s 41ms/step - loss: {'9' * 5000}",
+        "WARNING: overflow detected, setting loss scale to: 1.2.3e+e+",
+        '{"loss": NaN, "global_step/max_steps": "' + "9" * 5000 + '/5"}',
         f"[rank{'9' * 5000}]: Traceback (most recent call last):",
     ],
 )
@@ -103,8 +107,10 @@ def test_an_odd_line_is_no_harm(line: str) -> None:
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("part", ["1", "1:", "[a]", " ", "a.", "A", "1.,"])
-@pytest.mark.parametrize("end", ["\x01ValueError: x", "ValueError: x", " loss: nan"])
+@pytest.mark.parametrize("part", ["1", "1:", "[a]", " ", "a.", "A", "1.,", "1/2 [", "no "])
+@pytest.mark.parametrize(
+    "end", ["\x01ValueError: x", "ValueError: x", " loss: nan", "s/step - loss: 1", '"loss": 1']
+)
 @pytest.mark.parametrize("begin", ["", "step 5 loss ", "iteration 5/ 10 | "])
 def test_a_long_run_of_the_same_text_is_read_at_once(begin: str, part: str, end: str) -> None:
     """A pattern that tries every way to split it would take minutes: nothing may stall a pod."""

@@ -26,7 +26,7 @@ from mwatch.stats import median, quantile, spread
 _CHEAP_SHARE = 0.85  # of the ratio: noise may lift a single older line above its neighbours
 _RECENT = 5
 _LATELY = 10
-_FEW = 4  # lines before a great jump, and
+_FEW = 3  # lines before a great jump, and
 _FEW_AFTER = 3  # lines after it
 _GREAT = 2.0
 _FAR = 1.0

@@ -33,6 +33,8 @@ ALL: tuple[Recogniser, ...] = (
     training_loops.BARS,
     training_loops.DICTS,
     training_loops.TEXTS,
+    training_loops.KERAS,
+    training_loops.KERAS_EPOCHS,
     training_loops.ENDS,
     megatron_blocks.VALIDATION,
     megatron.BARRIERS,

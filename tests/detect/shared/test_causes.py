@@ -89,6 +89,10 @@ def test_programming_errors_come_back_with_the_same_samples() -> None:
 def test_a_file_that_cannot_be_written_is_the_storage() -> None:
     assert cause_of_error("NotADirectoryError", "[Errno 20]", "save") is Cause.STORAGE
     assert cause_of_error("NotADirectoryError", "[Errno 20]") is Cause.CRASH
+    race = "[Errno 17] File exists: '/ckpt/step_9'"
+    assert cause_of_error("FileExistsError", race, "save", has_worked=False) is Cause.STORAGE
+    refused = cause_of_error("FileExistsError", "/ckpt/step_0", "save", has_worked=False)
+    assert refused is Cause.USER_ERROR  # the program does not overwrite it
 
 
 def test_exceptions_that_name_their_cause() -> None:
@@ -118,6 +122,8 @@ def test_errors_of_a_peer_that_went_away() -> None:
     assert is_cascade("torch.distributed.DistBackendError")
     assert not is_cascade("RuntimeError")
     assert not is_cascade(None)
+    assert is_cascade("UserError", "AzureMLCompute job failed.")
+    assert not is_cascade("RuntimeError", "job failed: no such file")
 
 
 @pytest.mark.parametrize(
@@ -160,6 +166,11 @@ def test_what_never_worked_fails_again_unless_the_reason_lies_outside() -> None:
         ("requests.exceptions.ConnectionError", "('Connection aborted.', x)", Cause.FABRIC),
         ("OSError", "[Errno 113] No route to host", Cause.FABRIC),
         ("RuntimeError", "memory allocation of 4194304 bytes failed", Cause.OOM),
+        ("OSError", "[Errno 14] Bad address", Cause.STORAGE),
+        ("FloatingPointError", "Minimum loss scale reached (0.0001).", Cause.LOSS_SCALE_COLLAPSE),
+        ("ValueError", "the loss scale fell below 1e-4", Cause.LOSS_SCALE_COLLAPSE),
+        ("PreemptionError", "Nodes of this job got pre-empted.", Cause.PREEMPTED),
+        ("NotFoundError", "There were no checkpoints in /exp. Cannot resume.", Cause.CHECKPOINT),
     ],
 )
 def test_an_exception_that_the_catalogue_does_not_list_belongs_to_a_family(

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from mwatch.detect.shared.causes import is_after
 from mwatch.detect.shared.root_cause import RootCause, root_cause
 from mwatch.model.finding import Cause
@@ -144,6 +146,42 @@ def test_an_assertion_says_what_its_text_says() -> None:
     assert cause(fault("assertion-failed", at=LATE, line=1000)).cause is Cause.CRASH
     named = fault("data-no-samples", at=LATE + 1, line=150)
     assert cause(generic, named).cause is Cause.DATA
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "nan loss encountered",
+        "Loss is not finite and patience is exhausted.",
+        "Loss became infinite or NaN at iteration=166!",
+        "The total norm for gradients from `parameters` is non-finite",
+        "Detected nan in the gradients of layer 3",
+    ],
+)
+def test_a_trainer_that_gives_up_because_of_its_numbers(message: str) -> None:
+    assert cause(raised("ValueError", message), elastic(1)).cause is Cause.NAN
+
+
+def test_other_exceptions_do_not_speak_of_numbers() -> None:
+    for message in ("unknown loss function: info_nce", "no normalisation is found for weights"):
+        assert cause(raised("ValueError", message), elastic(1)).cause is Cause.USER_ERROR
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "/out/checkpoint-400/global_step400/zero_pp_rank_4_mp_rank_00_optim_states.pt",
+        "/ckpt/step_4000/pytorch_model_fsdp_0/.metadata",
+        "out/checkpoint-10/random_states_1.pkl",
+        "/out/epoch=3-step=900.ckpt",
+    ],
+)
+def test_a_part_of_a_checkpoint_that_is_not_there_is_not_data(name: str) -> None:
+    text = f"FileNotFoundError: [Errno 2] No such file or directory: '{name}'"
+    missing = fault("data-file-not-found", at=LATE, line=140, text=text)
+    assert cause(missing, elastic(1), lines=[]).cause is Cause.CHECKPOINT
+    other = fault("data-file-not-found", at=LATE, line=140, text=text.replace(name, "/data/a.bin"))
+    assert cause(other, elastic(1), lines=[]).cause is Cause.DATA
 
 
 def test_an_unknown_error_while_loading_is_the_checkpoints() -> None:

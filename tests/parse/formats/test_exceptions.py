@@ -38,6 +38,8 @@ def test_the_last_line_of_a_traceback_is_enough(
     "line",
     [
         "WARNING: ImportError: no module apex",
+        "2026-01-07 10:00:00,123 - core - ERROR - Exception:",
+        "RuntimeError: can't create new thread at interpreter shutdown",
         "[WARNING] could not load: ValueError: x",
         "    raise ValueError: x",
         "caught ValueError: going on",

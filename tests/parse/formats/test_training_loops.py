@@ -22,6 +22,12 @@ STEPS = {
     "Steps:   1%|  | 7/782 [00:10<01:11,  9.49it/s, loss=1.4021, lr=1e-4]": 1.4021,
     "(TaskRunner pid=9001) step:7 - actor/entropy:0.311 - actor/pg_loss:1.4021": 1.4021,
     "{'loss': '1.4021', 'grad_norm': 2.6, 'learning_rate': 4.7e-05, 'step': 7}": 1.4021,
+    '{"loss": 1.4021, "grad_norm": NaN, "global_step/max_steps": "7/110"}': 1.4021,
+    "2024-12-03 20:14:08,771 - mmdet - INFO - Iter [7/168780]\tlr: 3.6e-04, loss: 1.4021": 1.4021,
+    "12/03 20:14:08 - mmengine - INFO - Iter(train) [  7/9000]  lr: 1e-4  loss: 1.4021": 1.4021,
+    "12/03 20:14:08 - mmengine - INFO - Epoch(train)  [0][  7/900]  lr: 1e-4  loss: 1.4021": 1.4021,
+    "Epoch 1/2\n7/469 [>....] - ETA: 15s - loss: 1.4021 - accuracy: 0.91": 1.4021,
+    "Epoch 1/2\n7/469 ━━━━━━━━ 21s 41ms/step - accuracy: 0.91 - loss: 1.4021": 1.4021,
     "  1%|  | 7/3100 [09:41<2:07:02,  2.65s/it]\n{'loss': 1.4021, 'epoch': 0.24}": 1.4021,
 }
 
@@ -43,6 +49,7 @@ def test_a_loop_prints_its_step_and_its_loss(text: str) -> None:
         "epoch 7 begins; the loss of the last epoch is in the table",
         "step 7 of the loss function is skipped",
         "Result(metrics={'loss': 0.0417, 'epoch': 10}, path='/mnt/res')",
+        '{"loss": 1.2, "epoch": 3}',
     ],
 )
 def test_other_lines_about_losses_are_not_steps(text: str) -> None:
@@ -119,3 +126,16 @@ def test_apex_prints_the_scale_after_an_overflow() -> None:
     text = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 0.5"
     overflow = only(events(log(text)), Overflow)[0]
     assert (overflow.scale_before, overflow.scale_after) == (1.0, 0.5)
+
+
+def test_the_bars_of_keras_go_on_over_epochs() -> None:
+    bar = "469/469 [====] - 21s 41ms/step - loss: 0.3 - val_loss: 0.2"
+    lines = ["Epoch 1/2", bar, "Epoch 2/2", bar]
+    assert [step.iteration for step in many(log(*lines), Iteration)] == [469, 938]
+
+
+def test_fairseq_prints_the_new_scale() -> None:
+    old = "| WARNING: overflow detected, setting loss scale to: 0.25"
+    new = "NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 32.0"
+    found = many(log(old, new), Overflow)
+    assert [(each.scale_before, each.scale_after) for each in found] == [(0.5, 0.25), (64.0, 32.0)]

@@ -58,6 +58,7 @@ _CASCADES = frozenset(
         "BrokenPipeError", "RendezvousConnectionError", "RendezvousClosedError",
     }
 )  # fmt: skip
+_PASSED_ON = re.compile(r"\b(?:job|run|task|step|worker|node|training)s? (?:has |have )?failed\.?$")
 _NAMES = frozenset(
     {
         "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "IndentationError",
@@ -138,9 +139,17 @@ _KINDS = (
     (re.compile(r"memory allocation of \d+ bytes|bad_alloc|cannot allocate memory"
                 r"|(?:exceed\w*|over) (?:\w+ ){0,4}memory limit|not enough (?:host |system )?memory"
                 r"|unable to allocate", re.I), Cause.OOM),
+    (re.compile(r"loss[- ]scale.{0,40}(?:minimum|too small|cannot|below)|minimum loss[- ]scale",
+                re.I), Cause.LOSS_SCALE_COLLAPSE),
+    (re.compile(r"preempt(?:ed|ion)|pre-empt|spot (?:instance|machine|vm)\b", re.I),
+     Cause.PREEMPTED),
+    (re.compile(r"\bno (?:\w+ ){0,3}checkpoints?\b|checkpoint.{0,80}(?:not found|does not exist)"
+                r"|can(?:'t|not|not be) (?:find|resume|resumed)\b.{0,60}checkpoint", re.I),
+     Cause.CHECKPOINT),
     (re.compile(r"no space left|quota|read-only file system|stale file handle|input/output error"
                 r"|requested and \d+ written|short write|file write failed|disk (?:is )?full"
-                r"|remote i/o error|transport endpoint", re.I), Cause.STORAGE),
+                r"|remote i/o error|transport endpoint|bad address|host is down|file too large"
+                r"|communication error on send|structure needs cleaning", re.I), Cause.STORAGE),
     (re.compile(r"tarfile\.|pyarrow\.|parquet|snappy|webdataset|datasets\.|DatasetGeneration"
                 r"|\bshard\b.{0,60}(?:corrupt|hash|checksum|missing)"
                 r"|(?:zstd|lz4|gzip|bz2)\b.{0,60}(?:corrupt|error|invalid)|tokenizer|sentencepiece"
@@ -200,6 +209,8 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         "checkpoint-weights-only", "checkpoint-no-rng-state", "checkpoint-no-optimizer",
         "checkpoint-version-invalid", "checkpoint-required-missing",
         "checkpoint-arguments-differ", "checkpoint-format-flag",
+        # what the user asks for, or is not allowed to read
+        "data-hub-denied", "hub-offline", "nccl-bootstrap-mismatch",
         # limits of the pod or the job's own settings
         "ib-memory-lock", "nccl-no-interface", "nccl-topology-missing", "process-too-many-files",
         "process-no-threads", "storage-permission", "object-store-denied", "k8s-container-start",
@@ -210,7 +221,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         "cuda-illegal-address", "cuda-misaligned-address", "cuda-launch-failure",
         "cuda-illegal-instruction", "cublas-execution-failed", "cudnn-failed", "te-cublas-error",
         "te-cudnn-error", "te-cuda-error", "wandb-failed",
-        "nccl-bootstrap-mismatch", "process-bus-error", "process-illegal-instruction",
+        "process-bus-error", "process-illegal-instruction",
         # another process died first
         "dataloader-exited", "gloo-peer-closed", "remote-error", "nccl-unhandled-cuda",
         "nccl-cuda-failure",
@@ -220,7 +231,8 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
     ),
     Cause.FABRIC: (
         "dns-failure", "etcd-unreachable", "hub-unreachable", "nccl-connect-refused",
-        "nccl-peer-closed", "nccl-remote-error", "rendezvous-timeout",
+        "nccl-peer-closed", "nccl-remote-error", "rendezvous-connection", "rendezvous-timeout",
+        "jax-start-timeout", "nvls-cuda-failure",
         "store-barrier-timeout", "store-clients-missing", "store-connect-timeout",
         "store-port-in-use",
     ),
@@ -234,10 +246,11 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
     Cause.IMAGE: ("k8s-image-pull", "container-image-failed"),
     Cause.UNSCHEDULABLE: (
         "k8s-unschedulable", "k8s-no-gpu-free", "k8s-no-rdma-free", "k8s-quota-exceeded",
-        "ray-unschedulable", "slurm-refused",
+        "ray-unschedulable", "slurm-refused", "cloud-no-capacity",
     ),
     Cause.VOLUME: ("k8s-mount-failed", "k8s-claim-missing", "container-mount-failed"),
-    Cause.PREEMPTED: ("k8s-preempted", "slurm-preempted"),
+    Cause.PREEMPTED: ("k8s-preempted", "slurm-preempted", "cloud-machine-reclaimed"),
+    Cause.SUSPENDED: ("k8s-suspended",),
     Cause.DRAINED: ("k8s-node-shutdown",),
     Cause.FINISHED_EARLY: ("k8s-deadline",),
 }  # fmt: skip
@@ -301,9 +314,9 @@ def is_about_files(error: str | None) -> bool:
     return _last_part(error) not in _NAMES | {"AttributeError", "TypeError", "NotImplementedError"}
 
 
-def is_cascade(error: str | None) -> bool:
-    """Raised because another process went away first."""
-    return _last_part(error) in _CASCADES
+def is_cascade(error: str | None, message: str = "") -> bool:
+    """Raised because another process went away first, or only to pass on that something failed."""
+    return _last_part(error) in _CASCADES or _PASSED_ON.search(message) is not None
 
 
 def cause_of_error(
@@ -322,6 +335,8 @@ def cause_of_error(
     name = _last_part(error)
     if blames_code(message):
         return Cause.USER_ERROR
+    if name == "FileExistsError" and not has_worked and "[Errno" not in message:
+        return Cause.USER_ERROR  # the program refuses to overwrite what an earlier run left there
     if during == "save" and name in _FILES:
         return Cause.STORAGE
     if cause := _cause_by_words(name, f"{error}: {message}"):

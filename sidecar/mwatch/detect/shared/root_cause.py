@@ -27,7 +27,12 @@ from mwatch_trainer.exits.signal_table import signal_of
 _SHOWN = 400  # characters of a line in which its level is looked for
 _BEFORE_SECONDS = 60.0
 """Another rank may still print a step line after the fault that ends them all."""
-_CHECKPOINT_FILE = re.compile(r"/iter_\d{7}\b|\.distcp\b|/mp_rank_\d\d")
+_CHECKPOINT_FILE = re.compile(
+    r"/iter_\d{7}\b|\.distcp\b|/mp_rank_\d\d|_(?:optim|model)_states\.pt\b|/global_step_?\d"
+    r"|(?:checkpoint|ckpt|epoch|step)[-_=]?\d{1,12}\b|/\.metadata\b|/random_states_\d|/rng_state"
+    r"|/(?:optimizer|scheduler|scaler)(?:_\d{1,7})?\.(?:pt|bin)\b|/trainer_state\.json|\.ckpt\b"
+)
+"""Files and folders of checkpoints of many trainers."""
 _GENERIC = frozenset({"assertion-failed", "te-assertion", "cuda-unknown-error"})
 _VAGUE = _GENERIC | {"checkpoint-load-exit-zero"}
 """Any other root fault says more; the reason of a failed load is in the lines after it."""
@@ -36,14 +41,16 @@ _STRONGER = frozenset({Cause.OOM, Cause.HARDWARE, Cause.STORAGE, Cause.FABRIC, C
 _MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node"})
 _RAISED = ("traceback", "exception")
 _WARNS = re.compile(
-    r"(?<!NCCL )warn(?:ing)?\b|^\[?W\d{0,4} |(?<!=)\bINFO\b|(?<!=)\bDEBUG\b|\bretrying\b"
+    r"(?<!NCCL )warn(?:ing)?\b|^\[?W\d{0,4} |(?<![=/\w.-])(?:INFO|DEBUG)(?![/\w-])|\bretrying\b"
     r"|\bwill retry\b|\bfalling back\b|\bskipp(?:ed|ing)\b",
     re.I,
 )
 """Words of a line about something that the program goes on after."""
 _TIMED_OUT = "collective-timeout-status"
 """Printed beside the timeout itself, which an excerpt may lack."""
-_OF_NETWORK = frozenset({"nccl-net-warning", "network-unreachable", "nccl-peer-closed"})
+_OF_NETWORK = frozenset(
+    {"nccl-net-warning", "network-unreachable", "nccl-peer-closed", "nvls-cuda-failure"}
+)
 _BY_OTHERS = ("k8s-", "ray-", "slurm-")
 """Faults that a scheduler reports: its warnings are about what has happened."""
 _NOTICES = frozenset(
@@ -59,7 +66,14 @@ _DATA_CODE = re.compile(
     r"|data_?loader\.py|sample_idx|shuffle_idx|doc_idx"
 )
 """Code that raises programming errors about the files it reads."""
-_NAN = re.compile(r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)", re.I)
+_NAN = re.compile(
+    r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)|\bnan loss\b|\bnon-?finite\b"
+    r"|\b(?:loss|grad(?:ient)?s?|norm|logits|weights|outputs?|activations?)\b.{0,40}"
+    r"\b(?:nan|inf|infinite|not finite)\b"
+    r"|\b(?:nan|inf|infinite)s?\b.{0,30}\b(?:detected|encountered|found|loss|grad(?:ient)?s?)\b",
+    re.I,
+)
+"""Words of a trainer that gives up because of its numbers."""
 
 
 class RootCause(NamedTuple):
@@ -243,9 +257,10 @@ class _Seen:
     def _of_fault(self, seen: FaultSeen) -> RootCause:
         assert seen.entry is not None
         raised = next((each for each in self._tracebacks() if explains(seen, each)), self._report)
-        is_shard = not self._has_trained and _CHECKPOINT_FILE.search(seen.fault.text)
+        is_shard = _CHECKPOINT_FILE.search(seen.fault.text)
+        is_saving = raised is not None and raised.error.during == "save"
         cause = cause_of(seen.entry)
-        if is_shard and cause is Cause.DATA:
+        if cause is Cause.DATA and is_shard and (is_saving or not self._has_trained):
             cause = Cause.CHECKPOINT
         if cause is Cause.STORAGE and seen.entry.runbook == "checkpoint":
             # The writer passes on whatever was raised in it.
@@ -291,7 +306,9 @@ class _Seen:
     def _tracebacks(self) -> list[ErrorSeen]:
         """Those with a name, without those that another process caused."""
         raised = (seen for seen in self._errors if seen.error.kind in _RAISED and seen.error.error)
-        return [seen for seen in raised if not causes.is_cascade(seen.error.error)]
+        return [
+            seen for seen in raised if not causes.is_cascade(seen.error.error, seen.error.message)
+        ]
 
     @staticmethod
     def _order(seen: FaultSeen | ErrorSeen) -> tuple[float, int]:

@@ -48,6 +48,8 @@ _PREFIXES = re.compile(
 """Times, hosts, processes and other marks that are put before a line, but no words. Possessive:
 digits fit in many ways, and to try them all would take minutes."""
 _BEFORE = 200  # characters that a logger may print before an exception
+_AT_EXIT = re.compile(r"\b(?:at|after) interpreter shutdown$")
+"""Threads that wake up while Python ends raise this; it ended nothing."""
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -164,6 +166,8 @@ class _Traceback(Block):
         frame = self._user_frame or self._frame
         if self._launcher or self.is_ignored or not (raised or (frame and self.is_whole)):
             return
+        if raised and _AT_EXIT.search(raised.message):
+            return
         if raised and (report := _end_of_child(raised)):
             yield from reported(report, self._line, self._context)
             return
@@ -227,6 +231,9 @@ def _read_exception(line: Line, context: Context) -> Iterable[Event]:
     if found[1].endswith(_LAUNCHERS):
         return
     raised = _Raised(found[2] or found[1], found[3] or "", line.number)
+    is_heading = before and raised.name == "Exception" and not raised.message
+    if is_heading or _AT_EXIT.search(raised.message):
+        return  # a logger announces a traceback, or Python has ended
     if report := _end_of_child(raised):
         yield from reported(report, line, context)
         return

@@ -32,7 +32,11 @@ _SCALE = re.compile(
     r"[Aa]ttempted loss scale: ([\d.e+-]+)(?:, (?:reducing to ([\d.e+-]+)"
     r"|but hysteresis is (\d{1,9})\. Reducing hysteresis to (\d{1,9})))?"
 )
-_APEX = re.compile(r"Gradient overflow\. .{0,80}reducing loss scale to ([\d.e+-]+)")
+_APEX = re.compile(
+    r"(?:Gradient overflow\. .{0,80}reducing|overflow detected, .{0,40}setting) loss scale to:? "
+    r"([\d.e+-]+)"
+)
+"""Apex and fairseq print the new scale only."""
 _HEADER = re.compile(
     r"\[(?:epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[)?(?P<unit>batch|token|sample)="
     r"(?P<now>\d{1,18})/(?P<total>\d{1,18})\]:?\s*$"
@@ -160,7 +164,13 @@ def _read_overflow(line: Line, context: Context) -> Iterable[Event]:
 
 DEEPSPEED_STEP = Recogniser((r"iter time \(s\): ",), _read_step, frozenset({"deepspeed"}))
 DEEPSPEED_OVERFLOW = Recogniser(
-    (r"OVERFLOW! ", r"Overflow detected\. Skipping", r"Gradient overflow\. "), _read_overflow
+    (
+        r"OVERFLOW! ",
+        r"Overflow detected\. Skipping",
+        r"Gradient overflow\. ",
+        r"overflow detected, [^\n]{0,40}setting loss scale to: ",
+    ),
+    _read_overflow,
 )
 
 

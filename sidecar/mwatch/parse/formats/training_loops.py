@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step lines of training loops without a format of their own here, and the words that end a run.
 
-Hugging Face's Trainer, TRL and axolotl print a dict, Lightning and accelerate a progress bar, verl
-`step:12 - actor/pg_loss:…`, and many loops `step 12 | loss 2.3`. What is common to them is read: a
+Hugging Face's Trainer, TRL, axolotl and swift print a dict, Lightning, accelerate and Keras a
+progress bar, verl `step:12 - actor/pg_loss:…`, MMEngine `Iter(train) [ 12/90]`, and many loops
+`step 12 | loss 2.3`. What is common to them is read: a
 count that rises, and values whose names end in `loss`. A dict without a step gets the count of the
 progress bar before it, or one more than the last. A counter that begins again with an epoch goes
 on from the last one; values of an evaluation are left out. Only the first writer is believed if
@@ -29,12 +30,17 @@ _FIELD = re.compile(
     re.I,
 )
 _COUNT = re.compile(
-    r"(?<![\w/.-])(?:global[_ ]?step|train[_ ]?step|steps?|iter|batch)[\s:=#\]\[]{1,4}(\d{1,12})"
+    r"(?<![\w/.-])(?:global[_ ]?step|train[_ ]?step|steps?|iter(?:\(train\))?|batch)"
+    r"[\s:=#\]\[]{1,9}(\d{1,12})"
     r"(?:\s*/\s*(\d{1,12}))?(?![\w.])",
     re.I,
 )
 _EPOCH = re.compile(r"(?<![\w/.-])epoch['\"]?[\s:=#\[]{1,4}(\d{1,9})(?![\d.])", re.I)
-_EPOCH_COUNT = re.compile(r"epoch:? ?\[(\d{1,9})\] ?\[ *(\d{1,12})/(\d{1,12})\]", re.I)
+_EPOCH_COUNT = re.compile(
+    r"epoch(?:\(train\))?:? {0,4}\[(\d{1,9})\] ?\[ {0,12}(\d{1,12})/(\d{1,12})\]", re.I
+)
+_KERAS = re.compile(r"(?<![\w/.])(\d{1,12})/(\d{1,12}) (?:\[|\u2501|- |\x1b)")
+_KERAS_EPOCH = re.compile(r"Epoch (\d{1,9})/\d{1,9}\s*")
 _BAR = re.compile(
     r"(?:Epoch (\d{1,9})[^\n|]{0,40}?: +)?\d{1,3}%\|[^|\n]{0,200}\| *(\d{1,12})/(\d{1,12}) \["
     r"([^\]\n]{0,2000})"
@@ -113,9 +119,10 @@ def _read_dict(line: Line, context: Context) -> Iterable[Event]:
     if not values.losses or "trainruntime" in values.others:
         return
     _see_bar(line, context)
-    printed = values.whole("step", "globalstep")
+    printed = values.whole("step", "globalstep", "globalstep/maxsteps")
     loop = context.loop
-    if printed is None and not loop.is_writer(line.lane):
+    is_json = line.body[begin + 1 : begin + 2] == '"'  # other programs print it too
+    if printed is None and (is_json or not loop.is_writer(line.lane)):
         return
     yield from _step(line, context, values, loop.next() if printed is None else printed)
 
@@ -141,7 +148,7 @@ def _read_bar(line: Line, context: Context) -> Iterable[Event]:
 
 def _read_text(line: Line, context: Context) -> Iterable[Event]:
     text = line.text
-    if _OWNED.search(text) or "%|" in text or "': " in text:
+    if _OWNED.search(text) or "%|" in text or "': " in text or '": ' in text:
         return
     values = _Values(_FIELD.findall(text))
     if not values.losses:
@@ -158,6 +165,24 @@ def _read_text(line: Line, context: Context) -> Iterable[Event]:
         yield from _step(line, context, values, int(epoch[1]))
 
 
+def _read_keras_epoch(line: Line, context: Context) -> Iterable[Event]:
+    if found := _KERAS_EPOCH.fullmatch(line.body):
+        context.loop.announced = int(found[1])
+    return ()
+
+
+def _read_keras(line: Line, context: Context) -> Iterable[Event]:
+    """The last state of a bar: a terminal overwrites the others, which stand in the same line."""
+    text = line.text[-MAX_TEXT:]
+    *_, found = (None, *_KERAS.finditer(text))
+    if found is None:
+        return
+    values = _Values(_FIELD.findall(text[found.end() :]))
+    if values.losses:
+        done = (context.loop.announced - 1) * int(found[2])
+        yield from _step(line, context, values, done + int(found[1]))
+
+
 def _read_end(line: Line, context: Context) -> Iterable[Event]:
     if _END.search(line.text if "'train_runtime'" in line.text else line.body):
         text = line.body.strip()[:MAX_TEXT]
@@ -165,17 +190,25 @@ def _read_end(line: Line, context: Context) -> Iterable[Event]:
 
 
 _FLAVOURS = frozenset({"other"})
-DICTS = Recogniser((r"'(?:train_)?loss': ",), _read_dict, _FLAVOURS)
+DICTS = Recogniser((r"'(?:train_)?loss': ", r"\"(?:train_)?loss\": "), _read_dict, _FLAVOURS)
 BARS = Recogniser((r"%\|[^|\n]{0,200}\| *\d+/\d+ \[",), _read_bar, _FLAVOURS)
 TEXTS = Recogniser(
     (
         r"(?:[Ss]tep|STEP|[Ii]ter|[Bb]atch)s?[ :=#]{1,3}\d+[^\n]{0,160}[Ll]oss",
         r"[Ee]poch[ :=]{0,2}\[?\d+[^\n]{0,120}[Ll]oss",
+        r"Iter(?:\(train\))? {1,4}\[ *\d+/\d+\][^\n]{0,400}[Ll]oss",
+        r"Epoch\(train\) {1,4}\[\d+\]\[ *\d+/\d+\][^\n]{0,400}[Ll]oss",
         r"step:\d+ - [a-z_]+/",
     ),
     _read_text,
     _FLAVOURS,
 )
+KERAS = Recogniser(
+    (r"s/step - [^\n]{0,80}loss: ", r"- ETA: [^\n]{1,12} - [^\n]{0,80}loss: "),
+    _read_keras,
+    _FLAVOURS,
+)
+KERAS_EPOCHS = Recogniser((r"Epoch \d+/\d",), _read_keras_epoch)
 ENDS = Recogniser(
     (
         "'train_runtime': ",

@@ -127,6 +127,7 @@ class LoopState:
     def __init__(self) -> None:
         self.bar: int | None = None  # count of the last progress bar without a loss
         self.has_steps = False
+        self.announced = 1  # the epoch that a line of its own names
         self._writer: str | None = None
         self._last = 0
         self._epoch = 0
