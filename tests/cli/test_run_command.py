@@ -208,7 +208,7 @@ def test_acting_gives_up_when_its_restarts_are_used_up(tmp_path: Path) -> None:
 
 
 def test_acting_gives_up_when_a_restart_that_lost_everything_was_in_vain(tmp_path: Path) -> None:
-    line = trainer("--then", "kill", "--at", "2")
+    line = trainer("--then", "kill", "--at", "6", "--step-seconds", "0.2")
     ended = run(command(tmp_path, "--act", then=line), tmp_path)
     assert ended.code == 93, ended.err.decode()
     assert len(ended.of("attempt")) == 2

@@ -118,7 +118,8 @@ class ActJudge:
             if Action.STOP in self._truth(incident).actions:
                 return True
             comes_back = incident.fault.attempt is None
-            if comes_back and self._outcome.restarts >= _LOOPS:
+            loops = _LOOPS if stage.folder.saved else 1  # each time everything is lost
+            if comes_back and self._outcome.restarts >= loops:
                 return True
             if incident.fault.kind == "bad_checkpoint" and not self._watch.plan.eyes.folder:
                 return True  # nobody can see whether an older one is there

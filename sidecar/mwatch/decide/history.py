@@ -80,12 +80,18 @@ def repeated_failure_refusal(
     """Return why this failure is not restarted again; None if it may be."""
     mark = fingerprint(finding)
     in_vain = same_in_vain(record, job, finding)
-    if any(act.resume_from is None and act.iteration for act in in_vain):
+    if any(_has_lost_much(act, job, settings) for act in in_vain):
         return f"the same thing happened again after a restart that lost all progress ({mark})"
     times = 1 + len(in_vain)
     if times < max(2, settings.max_same_fingerprint):
         return None
     return f"the same thing happened {times} times without progress in between ({mark})"
+
+
+def _has_lost_much(act: Act, job: Job, settings: ActSettings) -> bool:
+    """It began anew and repeated more work than a restart costs."""
+    again = (act.iteration or 0) * (job.calibration.step_median() or 0.0)
+    return act.resume_from is None and again >= settings.min_restart_cost_seconds
 
 
 def spent(record: DecisionRecord, now: float, settings: ActSettings) -> int:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from mwatch.detect.shared.causes import REPORTS
 from mwatch.detect.shared.probe import (
     ProbedRanks,
     is_behind_the_log,
@@ -299,6 +300,8 @@ def stall(job: Job, settings: Settings) -> Stall | None:
         return None
     is_quiet = not attempt.faults or attempt.is_finished  # a watchdog may still report at the end
     ended = None if is_quiet else given_up(job, since)
+    if ended is not None and _is_reported_dead(job, settings):
+        return None  # the wrapper will report the end within seconds
     if ended is not None:
         return Stall(since, 0.0, _GIVEN_UP, "", ended, is_guess=False, is_unobserved=False)
     return _exceeded_limit(job, since, settings)
@@ -333,6 +336,16 @@ def _is_dying(job: Job, since: float, settings: Settings) -> bool:
     """An error was raised and processes are still exiting: a crash, unless that never ends."""
     last = max((seen.at for seen in job.attempt.errors if seen.at >= since), default=None)
     return last is not None and job.now - last < settings.hang.dying_seconds
+
+
+def _is_reported_dead(job: Job, settings: Settings) -> bool:
+    """A launcher under a wrapper has just printed that a process died."""
+    return any(
+        seen.error.kind in REPORTS
+        and job.has_wrapper(seen.stream)
+        and job.now - seen.at < settings.hang.dying_seconds
+        for seen in job.attempt.errors
+    )
 
 
 def fresh_signs(
