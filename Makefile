@@ -7,7 +7,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet install
-CODE := sidecar trainer tests benchmarks alerts dashboards manifests
+CODE := sidecar trainer tests benchmarks alerts dashboards manifests setup.py
 PURE := $(notdir $(wildcard $(addprefix sidecar/mwatch/,model parse state detect decide checks manifests plan flight_recorder)))
 # A new package or a new version changes what the installation must know.
 INSTALLED := pyproject.toml $(wildcard sidecar/*/__init__.py trainer/*/__init__.py)

@@ -53,7 +53,7 @@ def build(panel: Panel) -> Any:
 def _description(panel: Panel) -> str:
     if not panel.alerts:
         return panel.description
-    pages = ", ".join(f"runbooks/{alert}.md" for alert in panel.alerts)
+    pages = ", ".join(f"`mwatch runbook {alert}`" for alert in panel.alerts)
     return f"{panel.description}\n\nAlerts: {pages}"
 
 

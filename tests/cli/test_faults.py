@@ -95,7 +95,7 @@ def test_an_entry_is_explained_with_all_that_is_known() -> None:
         "fix            Lower the micro-batch",
         "matches        CUDA out of memory\n               HIP out of memory",
         "example        [rank0]: torch.OutOfMemoryError",
-        "runbook        runbooks/out-of-memory.md",
+        "runbook        mwatch runbook out-of-memory",
         "source         ",
         "defined in     catalogue/memory.toml:",
     ]:

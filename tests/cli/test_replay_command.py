@@ -43,7 +43,7 @@ def test_diagnose_answers_in_one_screen(killed: Path) -> None:
     assert lines[0] == "KILLED since iteration 151 (2026-01-07 10:02:43)"
     assert "restart from checkpoint 100" in done.stdout
     assert "trainer.log:" in done.stdout
-    assert "runbooks/process-crash.md" in done.stdout
+    assert "mwatch runbook process-crash" in done.stdout
     assert "\x1b" not in done.stdout
 
 

@@ -72,6 +72,8 @@ SURFACE = {
     | {"--pipeline-model-parallel-layout"},
     "completion": HELP | {"bash|zsh|fish"},
     "checkpoints": HELP | CLUSTER | {"DIR|JOB", "--json"},
+    "runbook": HELP | {"NAME"},
+    "export": HELP | {"KIND", "DIR", "--force"},
     "faults": HELP | {"FAULT", "--json", "--role", "--blame", "--catalogue"},
 }
 # Typer brings its own copy of click, whose types have no public name.

@@ -11,7 +11,7 @@ from dashboards.grafana import RUNBOOKS
 from monitoring.panel_queries import ROOT, boards, panels
 
 ALERT = re.compile(r"^\s*- alert: (\w+)$", re.MULTILINE)
-PAGE = re.compile(r"runbooks/(\w+)\.md")
+PAGE = re.compile(r"mwatch runbook (\w+)")
 URL = re.compile(r"runbook_url: *\"?(\S+?)\"?$", re.MULTILINE)
 
 

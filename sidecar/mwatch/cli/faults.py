@@ -160,7 +160,7 @@ def _explanation(entry: CatalogueEntry) -> str:
         ("fix", [entry.fix]),
         ("matches", what),
         ("example", entry.examples[:1]),
-        ("runbook", [f"runbooks/{entry.runbook}.md"]),
+        ("runbook", [f"mwatch runbook {entry.runbook}"]),
         ("source", [entry.source]),
         ("defined in", [entry.origin]),
     ]

@@ -29,6 +29,7 @@ from mwatch.cli.parse import parse
 from mwatch.cli.plan import plan
 from mwatch.cli.recorded import replay, report
 from mwatch.cli.run import run
+from mwatch.cli.shipped import export, runbook
 from mwatch.cli.sidecar import sidecar
 from mwatch.cli.status import status, top
 from mwatch.cli.terminal import ignore_closed_pipe
@@ -49,9 +50,9 @@ app = typer.Typer(
 )
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "This machine": (demo, run, ui),
-    "Logs and recordings": (replay, report, parse, faults, checkpoints),
+    "Logs and recordings": (replay, report, parse, faults, runbook, checkpoints),
     "Cluster": (diagnose, status, top, pause, resume, restart, mode),
-    "Set-up": (plan, inject, uninject, sidecar, controller, completion),
+    "Set-up": (plan, export, inject, uninject, sidecar, controller, completion),
 }
 for _group, _commands in GROUPS.items():
     for _command in _commands:

@@ -55,7 +55,9 @@ def to_markdown(report: RunReport) -> str:
     ]
     if decision["resume_reason"]:
         lines.append(f"- checkpoint: {_cell(decision['resume_reason'])}")
-    lines += [f"- next: {_cell(data['next_step'])}", f"- runbook: {_or(data['runbook'])}", ""]
+    page = report.advice.runbook
+    runbook = f"`mwatch runbook {page}`" if page else _or(None)
+    lines += [f"- next: {_cell(data['next_step'])}", f"- runbook: {runbook}", ""]
     for section in (_findings, _incidents, _attempts, _timeline, _goodput, _inputs):
         lines += section(data)
     return "\n".join(lines) + "\n"

@@ -95,7 +95,7 @@ def test_an_incident_is_reported_with_its_reasons_and_its_lines(eventful: RunRep
     assert "would restart" in text
     assert "checkpoint 400: the newest one before the first bad iteration" in text
     assert "Watchdog caught collective operation timeout" in text
-    assert "runbooks/numerics.md" in text
+    assert "mwatch runbook numerics" in text
 
 
 def test_a_sentence_is_printed_once(eventful: RunReport) -> None:

@@ -92,7 +92,7 @@ def _facts(report: RunReport, evidence: int, others: int) -> Iterator[Line]:
         yield from _row("goodput", spent + _worst(report), 1)
     yield from _row("next", report.advice.step, 2)
     if report.advice.runbook:
-        yield from _row("runbook", f"runbooks/{report.advice.runbook}.md", 1)
+        yield from _row("runbook", f"mwatch runbook {report.advice.runbook}", 1)
 
 
 def _row(label: str, text: str, most: int) -> Iterator[Line]:
@@ -289,7 +289,7 @@ def _decision(report: RunReport) -> Iterator[Line]:
         yield [(f"  {voice:<8}", "cyan"), (f"{witness.name}: {witness.text}", "")]
     yield [("  next: ", "cyan"), (report.advice.step, "")]
     if report.advice.runbook:
-        yield [("  see:  ", "cyan"), (f"runbooks/{report.advice.runbook}.md", "")]
+        yield [("  see:  ", "cyan"), (f"mwatch runbook {report.advice.runbook}", "")]
 
 
 def _goodput(report: RunReport) -> Iterator[Line]:
@@ -348,7 +348,7 @@ def _job_facts(job: JobReport, evidence: int, others: int, checks: int) -> Itera
     yield from _row("next", job.report.advice.step, 2)
     yield [("type".ljust(_LABEL), "cyan"), (job.next_command, "bold")]
     if job.report.advice.runbook:
-        yield from _row("runbook", f"runbooks/{job.report.advice.runbook}.md", 1)
+        yield from _row("runbook", f"mwatch runbook {job.report.advice.runbook}", 1)
 
 
 def _state(job: JobReport) -> str:

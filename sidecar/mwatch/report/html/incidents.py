@@ -238,7 +238,7 @@ def _runbook(name: str | None) -> str:
     if not name:
         return ""
     link = esc(f"{RUNBOOKS}/{quote(name[:100], errors='replace')}.md")
-    return f' (<a href="{link}" rel="noreferrer">runbooks/{esc(name[:100])}.md</a>)'
+    return f' (<a href="{link}" rel="noreferrer">mwatch runbook {esc(name[:100])}</a>)'
 
 
 def _stacks(groups: Sequence[StackGroup], detail: Detail) -> str:

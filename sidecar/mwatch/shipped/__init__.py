@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The files that mwatch is installed with: runbooks, alerts, dashboards, charts and RBAC.
+
+In the repository they lie in folders of their own at the top. `setup.py` copies them beside this
+module when it builds a wheel, so it imports the table below; only the standard library is used
+here. An editable installation reads them from the repository.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+
+
+class Kind(StrEnum):
+    ALERTS = "alerts"
+    CHARTS = "charts"
+    DASHBOARDS = "dashboards"
+    RBAC = "rbac"
+    RUNBOOKS = "runbooks"
+
+
+_KINDS: dict[Kind, tuple[str, tuple[str, ...]]] = {
+    Kind.ALERTS: ("alerts", ("*.yaml", "*.tmpl", "README.md")),
+    Kind.CHARTS: ("manifests/charts", ("**/*",)),
+    Kind.DASHBOARDS: ("dashboards", ("*.json",)),
+    Kind.RBAC: ("manifests/rbac", ("*.yaml",)),
+    Kind.RUNBOOKS: ("runbooks", ("*.md",)),
+}
+"""Folder from the root, and the files in it, by kind. Python files beside them generate them."""
+_HERE = Path(__file__).resolve().parent
+_REPOSITORY = _HERE.parents[2]
+
+
+def files(kind: Kind) -> dict[PurePosixPath, Path]:
+    """The files of a kind by their path in its folder; none if mwatch was copied without them."""
+    name, patterns = _KINDS[kind]
+    folder = _HERE / name if (_HERE / name).is_dir() else _REPOSITORY / name
+    found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
+    own = sorted(path for path in found if "__pycache__" not in path.parts)
+    return {PurePosixPath(path.relative_to(folder)): path for path in own}
+
+
+def copy_into(root: Path) -> None:
+    """Copy all of them from the repository to where an installed mwatch finds them."""
+    for kind, (folder, _) in _KINDS.items():
+        for name, path in files(kind).items():
+            target = root / folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
