@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from mwatch_trainer.control.client import ask
+from support.free_ports import free_port
 from support.repository.secrets_planted import (
     ALL,
     ENVIRONMENT,
@@ -31,6 +32,7 @@ from support.repository.secrets_planted import (
     unpacked,
 )
 from support.runs import control_runs, live_runs, sidecar_runs, wrapper_runs
+from support.runs.commands import mwatch
 from support.runs.http_runs import get
 from support.waiting import until
 
@@ -98,12 +100,10 @@ def test_evidence_is_for_its_owner_alone(finished: live_runs.Finished) -> None:
 @pytest.mark.timeout(90)
 def test_the_page_of_the_run_has_none_of_them(finished: live_runs.Finished, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
-    done = subprocess.run(
-        [sys.executable, "-m", "mwatch", "report", str(finished.folder), "--out", str(page)],
-        env=live_runs.environment(**EVERYTHING), capture_output=True, check=False, timeout=60,
-    )  # fmt: skip
+    env = live_runs.environment(**EVERYTHING)
+    done = mwatch("report", finished.folder, "--out", page, environment=env)
     assert page.stat().st_size > 1000
-    assert found_in(page.read_bytes() + done.stdout + done.stderr) == []
+    assert found_in(page.read_bytes() + (done.stdout + done.stderr).encode()) == []
 
 
 COMMANDS = [
@@ -119,12 +119,10 @@ def test_a_log_recorded_without_mwatch_is_reported_without_them(
 ) -> None:
     done = bare(tmp_path)
     (tmp_path / "trainer.log").write_bytes(done.stdout + done.stderr)
-    told = subprocess.run(
-        [sys.executable, "-m", "mwatch", *words_of, "trainer.log"], cwd=tmp_path,
-        env=live_runs.environment(**EVERYTHING), capture_output=True, check=False, timeout=60,
-    )  # fmt: skip
+    env = live_runs.environment(**EVERYTHING)
+    told = mwatch(*words_of, "trainer.log", cwd=tmp_path, environment=env)
     page = tmp_path / "page.html"
-    written = told.stdout + told.stderr + (page.read_bytes() if page.exists() else b"")
+    written = (told.stdout + told.stderr).encode() + (page.read_bytes() if page.exists() else b"")
     assert b"PermissionError" in written
     assert found_in(written) == []
 
@@ -193,7 +191,7 @@ def test_the_wrapper_shows_none_of_them_over_its_socket(tmp_path: Path) -> None:
 @pytest.mark.timeout(90)
 def test_the_metrics_of_a_live_run_have_none_of_them(tmp_path: Path) -> None:
     line = live_runs.command(tmp_path, then=words(tmp_path))
-    line[line.index("--port") + 1] = "19401"
+    line[line.index("--port") + 1] = str(free_port())
     env = {**EVERYTHING, "SPILL_AND_WAIT": str(tmp_path)}
     with live_runs.started(line, tmp_path, given=live_runs.environment(**env)) as run:
         log = run.folder / "volume" / "trainer.log"

@@ -31,7 +31,7 @@ from support.waiting import until
 HERE = Path(__file__).parents[1] / "support" / "runs"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 WITH_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
-NAMED_SECONDS = 10.0
+NAMED_SECONDS = 30.0
 WIDE = [(1440 if width > 600 else width, height, dark) for width, height, dark in SIZES]
 
 

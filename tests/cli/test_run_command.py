@@ -225,7 +225,7 @@ def test_acting_does_not_take_an_early_exit_0_for_the_end(tmp_path: Path) -> Non
 
 def test_metrics_are_served_while_it_runs(tmp_path: Path) -> None:
     line = trainer("--train-iters", "100000")
-    with started(command(tmp_path, "--port", "19461", then=line), tmp_path) as running:
+    with started(command(tmp_path, "--port", str(free_port()), then=line), tmp_path) as running:
         until(lambda: "/metrics" in running.said.read_text("utf-8"))
         note = json.loads(running.said.read_text("utf-8").splitlines()[0])
         where = note["summary"].split()[-1]

@@ -151,7 +151,7 @@ def test_two_hundred_pages_are_served_and_the_next_gets_a_clear_answer() -> None
             assert get(server.port, asked)[0] == 200
         began = time.monotonic()
         pages.turn()
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 5
         status, body, headers = get(server.port, "/")
         assert (status, headers["Retry-After"]) == (503, "10")
         assert body.startswith(b"200 pages of this controller are open")

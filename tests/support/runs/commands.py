@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -76,6 +76,7 @@ def _load() -> None:
     package = importlib.import_module("mwatch")
     for each in pkgutil.walk_packages(package.__path__, "mwatch."):
         if not each.name.endswith("__main__"):
-            importlib.import_module(each.name)
+            with suppress(ModuleNotFoundError):  # of an extra that is not installed
+                importlib.import_module(each.name)
     importlib.import_module("mwatch.config.catalogue").with_grammar()
     gc.freeze()
