@@ -110,6 +110,9 @@ def test_the_controller_knows_every_option_that_it_is_given() -> None:
     given = [each.partition("=")[0] for each in words["containers"][0]["command"][2:]]
     assert {"--fleet", "--policy", "--evidence"} <= set(given)
     assert [each for each in given if each not in said] == []
+    assert "--no-page" not in given and "--no-page" in said
+    silent = pod(*sets("controller.page=false"))["spec"]["containers"][0]["command"]
+    assert "--no-page" in silent
 
 
 @needs_helm

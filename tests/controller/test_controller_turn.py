@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import urllib3
@@ -46,9 +47,9 @@ def access() -> Iterator[Access]:
         pool.clear()
 
 
-def made(access: Access, job: KubeJob) -> tuple[Controller, FakeFleet]:
+def made(access: Access, job: KubeJob, **more: Any) -> tuple[Controller, FakeFleet]:
     fleet = FakeFleet(access, job)
-    settings = ControllerSettings(namespace="ns")
+    settings = ControllerSettings(namespace="ns", **more)
     controller = Controller(settings, access, None, lambda text: None, fleet=fleet)
     controller.poll.start()
     return controller, fleet
@@ -81,4 +82,16 @@ def test_a_job_is_not_judged_before_the_policy_that_it_names_was_read(access: Ac
     assert met(controller, 0.3) is None
     controller.policies.read()
     assert met(controller) is not None
+    controller.close()
+
+
+@pytest.mark.parametrize("no_page", [False, True])
+def test_the_pages_for_people_can_be_switched_off(access: Access, no_page: bool) -> None:
+    controller, _ = made(access, kube.pytorch_job(), no_page=no_page)
+    watch = met(controller)
+    assert watch is not None
+    assert (watch.report(time.time()) is None) is no_page, "nothing is recorded for nobody"
+    paths = controller.pages.pages()
+    assert "/v1/jobs" in paths
+    assert ("/" in paths, "/jobs/ns/{}" in paths) == (not no_page, not no_page)
     controller.close()
