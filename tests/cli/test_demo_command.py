@@ -113,10 +113,9 @@ def test_each_fault_is_announced_before_it_happens(quick: tuple[Any, Path]) -> N
     told = [json.loads(line) for line in ended.stderr.decode().splitlines()]
     said = [each.get("summary", "") if each["event"] == "note" else each["event"] for each in told]
     first = said.index(
-        "about to break the training at iteration 45: a rank stops (SIGSTOP); "
-        "it should come back from checkpoint 40"
+        "about to break: a rank stops (SIGSTOP), at iteration 45; should resume from checkpoint 40"
     )
-    second = next(place for place, each in enumerate(said) if "at iteration 85: a weight" in each)
+    second = next(place for place, each in enumerate(said) if "NaN, at iteration 85" in each)
     found = [place for place, each in enumerate(said) if each == "incident"]
     assert first < found[0] < second < found[-1]
 

@@ -165,8 +165,8 @@ class Announcer:
         if self._faults:
             fault = self._faults.popleft()
             self._past = fault.iteration
-            text = f"about to break the training at iteration {fault.iteration}: {fault.title}"
-            self._view.noted(f"{text}; it should come back from checkpoint {fault.resume_from}")
+            text = f"about to break: {fault.title}, at iteration {fault.iteration}"
+            self._view.noted(f"{text}; should resume from checkpoint {fault.resume_from}")
 
 
 def settings() -> Settings:
