@@ -182,7 +182,8 @@ def _close(*fds: int) -> None:
                 os.close(fd)
 
 
-_COPY_SECONDS = 10.0  # only a flood just before the end needs more than a moment of it
+_COPY_SECONDS = 10.0  # without progress; only a flood before the end needs more than a moment
+_MAX_COPY_SECONDS = 60.0
 _DISK_SECONDS = 2.0
 _MAX_PUMPS = 3
 _LOOK_SECONDS = 0.01
@@ -268,9 +269,12 @@ class Output:
             if self.pump_pid is None and not tee.is_pumped_here:
                 break
             time.sleep(_LOOK_SECONDS)
-        until = time.monotonic() + _COPY_SECONDS
-        while tee is not None and not tee.is_copied and time.monotonic() < until:
+        now = time.monotonic()
+        until, end, copied = now + _COPY_SECONDS, now + _MAX_COPY_SECONDS, self._copy.copied
+        while tee is not None and not tee.is_copied and time.monotonic() < min(until, end):
             time.sleep(_LOOK_SECONDS)
+            if self._copy.copied > copied:
+                until, copied = time.monotonic() + _COPY_SECONDS, self._copy.copied
         self._copy.finish(max(until - time.monotonic(), 0.2))
         if self._log is not None:
             self._log.drain(_DISK_SECONDS)

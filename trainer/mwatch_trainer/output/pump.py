@@ -31,7 +31,8 @@ from typing import Sequence
 CHUNK_BYTES = 1 << 20
 BACKLOG_BYTES = 8 << 20
 _MERGE_BYTES = 1 << 16
-_FLUSH_SECONDS = 5.0
+_FLUSH_SECONDS = 5.0  # without a byte taken: a busy node copies the end of a flood slowly
+_MAX_FLUSH_SECONDS = 60.0
 # A busy trainer is read every millisecond instead of at each write: it then finds no sleeping
 # reader to wake, and 1 ms of 200 MB/s fills a fifth of the pipe.
 _PAUSE_SECONDS = 0.001
@@ -153,12 +154,17 @@ class Copy:
             self._chunks.popleft()
 
     def flush(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while self.waiting and self._is_open and time.monotonic() < until:
+        """Give up after so long without a byte taken."""
+        now = time.monotonic()
+        until, end = now + seconds, now + _MAX_FLUSH_SECONDS
+        while self.waiting and self._is_open and time.monotonic() < min(until, end):
             waiter = select.poll()
             waiter.register(self.fd, select.POLLOUT)
             waiter.poll(100)
+            before = self.waiting
             self.push()
+            if self.waiting < before:
+                until = time.monotonic() + seconds
         os.close(self.fd)
 
     def _keep(self, data: memoryview) -> None:
