@@ -5,6 +5,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +16,8 @@ from msgspec import Struct
 from ruamel.yaml import YAML
 
 from mwatch import json_codec
+from mwatch.report import story_json
+from support.builders.story import Watch
 
 
 class Point(Struct):
@@ -56,3 +61,26 @@ def test_what_json_has_no_form_for_is_refused() -> None:
         json_codec.encode(object())
     with pytest.raises(UnicodeEncodeError):
         json_codec.encode("\ud800")
+
+
+FIRST_READING = """
+import sys, threading
+from mwatch.report import story_json
+sys.setswitchinterval(1e-6)
+begin = threading.Barrier(8)
+def read():
+    begin.wait()
+    story_json.from_json(sys.argv[1].encode())
+threads = [threading.Thread(target=read) for _ in range(8)]
+for each in threads: each.start()
+for each in threads: each.join()
+"""
+
+
+def test_threads_may_read_a_type_for_the_first_time_together() -> None:
+    data = story_json.to_json(Watch().story())
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_READING, data.decode()], capture_output=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -4,12 +4,15 @@
 
 msgspec raises RecursionError for deeply nested input and ValueError for other invalid input; both
 are a ValueError here. Encoding turns NaN and infinity into null; a lone surrogate is a
-UnicodeEncodeError.
+UnicodeEncodeError. msgspec learns a type when it is first read; another thread that reads the same
+type meanwhile would crash the process, so the first reading of each type has a lock.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from typing import Any, TypeVar, overload
 
 import msgspec
@@ -18,6 +21,10 @@ from mwatch_trainer.scrub.scrubber import Scrubber
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview | str
+_learning = threading.RLock()
+_LEARNT = nullcontext()
+_known: set[Any] = set()
+"""Types that were read before."""
 
 
 @overload
@@ -32,9 +39,20 @@ def decode(data: Buffer, kind: Any = Any, *, strict: bool = True) -> Any:
     """Decode into `kind`, else into plain dicts, lists and values. Raises ValueError. Not `strict`:
     numbers may also be strings, as "nan" is in our JSON."""
     try:
-        return msgspec.json.decode(data, type=kind, strict=strict)
+        with _LEARNT if kind in _known else _learning:
+            found = msgspec.json.decode(data, type=kind, strict=strict)
     except RecursionError:
         raise ValueError("JSON is nested too deeply") from None
+    _known.add(kind)
+    return found
+
+
+def convert(value: Any, kind: type[T], *, strict: bool = True) -> T:
+    """The same from plain values, as `decode` makes them."""
+    with _LEARNT if kind in _known else _learning:
+        found = msgspec.convert(value, kind, strict=strict)
+    _known.add(kind)
+    return found
 
 
 def encode(value: Any) -> bytes:

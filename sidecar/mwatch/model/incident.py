@@ -212,7 +212,7 @@ def from_json(body: Mapping[str, Any]) -> IncidentRecord:
     """Raises ValueError for an invalid record."""
     try:
         known = {key: each for key, each in body.items() if each is not None}
-        found = msgspec.convert(
+        found = json_codec.convert(
             with_known_cause({"version": VERSION, **known}), _Document, strict=False
         )
     except (ValueError, AttributeError) as error:

@@ -84,7 +84,7 @@ def _decode(data: bytes) -> RunReport:
     if "sights" in body:  # until 0.3: the name of the key in 0.1
         body["source_states"] = body.pop("sights")
     try:
-        return msgspec.convert(_readable(body, "story"), RunReport)
+        return json_codec.convert(_readable(body, "story"), RunReport)
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         raise ValueError(f"story.{where[:-1]}: {what}" if where else f"story: {what}") from None

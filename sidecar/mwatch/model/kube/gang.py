@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mwatch import json_codec
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.restart_state import RestartState, from_ledger, ledger_word
@@ -115,4 +116,4 @@ def from_json(body: Mapping[str, Any], start: NextStart | None = None) -> GangSt
         has_order=start is not None,
         may_start=start is not None and start.not_before is not None,
     )
-    return msgspec.convert({**body, "state": state.value}, GangStep, strict=False)
+    return json_codec.convert({**body, "state": state.value}, GangStep, strict=False)

@@ -248,7 +248,7 @@ def _entry(body: _Entry) -> JobEntry:
         body.updated_at,
         body.attempt,
         tuple(
-            msgspec.convert(incident.with_known_cause(each), Act, strict=False)
+            json_codec.convert(incident.with_known_cause(each), Act, strict=False)
             for each in body.acts
         ),
         tuple(incident.from_json(each) for each in body.incidents),

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from mwatch import json_codec
 from mwatch.model.event import EVENT_TYPES, Event, event_name
 
 _NON_FINITE = frozenset({"nan", "inf", "-inf"})
@@ -41,7 +42,7 @@ class RecordForm:
     def read(self, record: Mapping[str, Any]) -> Any:
         """Raises ValueError for a missing number or a wrong type."""
         known = {name: value for name, value in record.items() if value is not None}
-        values = msgspec.structs.astuple(msgspec.convert(known, self._struct, strict=False))
+        values = msgspec.structs.astuple(json_codec.convert(known, self._struct, strict=False))
         found = self._kind(*values)
         if self._extra is not None and not _NON_FINITE.isdisjoint(values[self._extra].values()):
             extra = {key: _number(value) for key, value in values[self._extra].items()}

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from mwatch import json_codec
@@ -167,7 +166,7 @@ def decode(data: json_codec.Buffer) -> PodSnapshot:
 
 def from_wire(body: Mapping[str, Any]) -> PodSnapshot:
     """The same from JSON that is decoded already."""
-    return _read(lambda kind: msgspec.convert(body, kind, strict=False))
+    return _read(lambda kind: json_codec.convert(body, kind, strict=False))
 
 
 def _read(decoded: Callable[[type[Any]], Any]) -> PodSnapshot:
@@ -191,7 +190,7 @@ def _snapshot(document: _Document) -> PodSnapshot:
     signs, unknown = _known(document.signs, lambda each: _sign(each, stream))
     # An unknown cause of a newer release is dropped: the controller finds its own.
     findings, _ = _known(
-        document.findings, lambda each: msgspec.convert(each, Finding, strict=False)
+        document.findings, lambda each: json_codec.convert(each, Finding, strict=False)
     )
     return PodSnapshot(
         **{name: getattr(document, name) for name in _SAME},
