@@ -260,6 +260,8 @@ def test_who_complains_of_another_rank_is_not_blamed() -> None:
     named = one(dying(lost, elastic(1, rank=2))).culprit
     assert named is not None
     assert named.rank == 2
+    gave_up = elastic(-6, rank=2)
+    assert one(dying(lost, gave_up)).culprit is None
 
 
 def test_a_gpu_that_is_named_by_its_uuid_is_passed_on() -> None:

@@ -171,3 +171,16 @@ def test_the_evidence_is_the_line_as_it_was_printed(tmp_path: Path) -> None:
     quoted = [(each.line, each.text) for each in report.finding.evidence]
     assert quoted == [(4, "AssertionError"), (2, frame.strip())]
     assert "args.hidden_size %  args.heads" in report.verdict.summary
+
+
+@pytest.mark.parametrize(("line", "cause"), [(OOM, Cause.OOM), (FULL, Cause.STORAGE)])
+def test_a_last_save_that_fails_after_the_training_is_no_good_end(
+    tmp_path: Path, line: str, cause: Cause
+) -> None:
+    done = ["{'train_runtime': 108.2, 'train_loss': 0.98, 'epoch': 3.0}"]
+    raised = ["Traceback (most recent call last):", '  File "train.py", line 9, in train', line]
+    report = read(tmp_path, *done, *raised)
+    assert (report.verdict.cause, report.decision.action) == (cause, Action.STOP)
+    assert read(tmp_path, *done).verdict.cause is Cause.FINISHED
+    late = ["[rank0]: RuntimeError: NCCL communicator was aborted on rank 0."]
+    assert read(tmp_path, *done, *late).verdict.cause is Cause.FINISHED

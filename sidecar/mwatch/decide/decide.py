@@ -26,7 +26,7 @@ from mwatch.decide.policy import (
 )
 from mwatch.model.decision import Act, Action, Decision, DecisionRecord, Witness
 from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
-from mwatch.model.finding import Cause, CulpritState, Finding, Severity
+from mwatch.model.finding import LOG_END, Cause, CulpritState, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.phase import DeadlineSlot
 from mwatch.model.settings import Settings
@@ -262,7 +262,12 @@ def _is_futile(case: _Case) -> bool:
 
 
 def _came_after_the_end(case: _Case) -> bool:
-    """A hang at the end still holds the GPUs; a death after it holds nothing."""
+    """A hang at the end still holds the GPUs; a death after it holds nothing.
+
+    A recorded log that ends with the failure of the last save shows that the result is lost.
+    """
+    if case.finding.detector == LOG_END:
+        return False
     is_death = case.rule.proof is Proof.DEATH or witness.is_over(case.job)
     if not is_death or not verdict.is_finished(case.job):
         return False

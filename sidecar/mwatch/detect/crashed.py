@@ -16,12 +16,19 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from mwatch.detect.shared.causes import REPORTS, cause_of_reason, has_trained, is_after
+from mwatch.detect.shared.causes import (
+    REPORTS,
+    SIGABRT,
+    cause_of_reason,
+    has_trained,
+    is_after,
+    plain,
+)
 from mwatch.detect.shared.culprit import absent_suspect, culprit
 from mwatch.detect.shared.evidence import of_error, of_fault, of_frame, of_gone
 from mwatch.detect.shared.root_cause import RootCause, root_cause
 from mwatch.detect.shared.stall import stood_still_before
-from mwatch.model.event import ASKED_EXITS
+from mwatch.model.event import ASKED_EXITS, Error
 from mwatch.model.fault import Blame, CatalogueEntry, RestartHelps, Role
 from mwatch.model.finding import (
     LOG_END,
@@ -38,6 +45,7 @@ from mwatch.model.job import Attempt, ErrorSeen, FaultSeen, Job
 from mwatch.model.observation import Source
 from mwatch.model.phase import DeadlineSlot
 from mwatch.model.settings import Settings
+from mwatch_trainer.exits.signal_table import signal_of
 
 _DEADLY = re.compile(
     r"checkpoint-(?:load-exit-zero|tracker-invalid|no-iteration|no-rng-state|no-optimizer"
@@ -57,6 +65,8 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|/\S+|\d+")
 _ITERATION = re.compile(r"iteration #?(\d{1,18})")
 _FINGERPRINT_WORDS = 8
 _UNPROVEN = 0.6  # confidence in a cause where only the end of a log shows the end of a run
+_LOSES_RESULT = (Cause.OOM, Cause.STORAGE)
+"""Causes of a last save that failed."""
 _MISMATCH = "collective-mismatch"
 _OF_ALL_RANKS = (Cause.USER_ERROR, Cause.CHECKPOINT, Cause.DATA)
 """Causes that mostly hit every rank; an excerpt shows the one that printed first."""
@@ -195,13 +205,15 @@ def _hang_behind_kill(
 def at_log_end(job: Job, after: Mapping[str, int], settings: Settings) -> Finding | None:
     """Find the fault with which a recorded log ends. `after`: the last line of progress, by file.
 
-    Many lines may follow it, such as errors of other ranks and the report of a launcher.
+    Many lines may follow it, such as errors of other ranks and the report of a launcher. After the
+    end of the training only an exception counts that shows that its result was not saved.
     """
     attempt = job.attempt
-    if exited_in_order(attempt) or attempt.gone:
+    is_after_end = attempt.is_finished and attempt.exit is None
+    if (exited_in_order(attempt) and not is_after_end) or attempt.gone:
         return None
     root = root_cause(job, after)
-    if root is None:
+    if root is None or (is_after_end and (root.error is None or root.cause not in _LOSES_RESULT)):
         return None
     found = _finding(job, root, has_proof=False, is_emergency=True)
     found = _hang_behind_kill(job, root, found, settings) or found
@@ -288,6 +300,8 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
     rank = error.rank if error else None
     if fault is not None and fault.rank is not None and fault.role != Role.CASCADE:
         rank = fault.rank  # a rank that complains about another is not to blame
+    if fault and fault.role == Role.CASCADE and error and _gave_up(error):
+        rank = None  # it complained of another
     if root.fault and root.fault.entry and _is_shared(root.fault.entry):
         rank = None
     if root.cause in _OF_ALL_RANKS and rank is not None and not _others_waited(job, rank):
@@ -307,6 +321,10 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
         gpu_uuid=gpu,
         xid=entry.xid if entry else None,
     )
+
+
+def _gave_up(error: Error) -> bool:
+    return signal_of(plain(error.exit_code, error.signal)) == SIGABRT
 
 
 def _others_waited(job: Job, rank: int) -> bool:

@@ -42,7 +42,8 @@ class LogEnd:
         """Find what ended the log; None: nothing, or `assessment` says more. `line_counts`: lines
         by file."""
         attempt = engine.job.attempt
-        if attempt.is_finished or attempt.exit is not None or attempt.ended_at is not None:
+        has_ended = attempt.ended_at is not None and not attempt.is_finished
+        if attempt.exit is not None or has_ended:
             return None
         places = [(each.fault.file, each.fault.line) for each in attempt.faults]
         raised = (*attempt.errors, *attempt.exceptions)
