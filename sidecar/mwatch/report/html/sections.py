@@ -90,8 +90,9 @@ def _lede(report: RunReport) -> str:
         share = percent(spent / report.wall_seconds)
         text += f"; {many(lost, 'step')} were done again, {share} of the time"
     back = sum(each.recovered_at is not None for each in acted)
-    them = "all" if back == len(acted) else f"{back} of them"
-    text += f"; {them} recovered from" if back else ""
+    how = "after each" if len(acted) > 1 else "after that"
+    how = how if back == len(acted) else f"after {back} of them"
+    text += f", and the run came back {how}" if back else ""
     return f"<p>{esc(text)}.</p>"
 
 
