@@ -7,7 +7,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet install
-CODE := sidecar trainer tests benchmarks alerts dashboards manifests setup.py
+CODE := sidecar trainer tests benchmarks alerts dashboards manifests release setup.py
 PURE := $(notdir $(wildcard $(addprefix sidecar/mwatch/,model parse state detect decide checks manifests plan flight_recorder)))
 # A new package or a new version changes what the installation must know.
 INSTALLED := pyproject.toml $(wildcard sidecar/*/__init__.py trainer/*/__init__.py)
@@ -24,7 +24,7 @@ WORKERS ?= $(shell test $(CORES) -lt 4 && echo $$((2 * $(CORES))) || echo 8)
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster check bench bench-cluster scorecard judge pictures pyz clean FORCE
+.PHONY: help demo test test-cluster check bench bench-cluster scorecard judge pictures pyz dist clean FORCE
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 15
@@ -69,6 +69,9 @@ pictures: .venv/dev .venv/demo ## take the pictures of the pages in docs/ from a
 
 pyz: .venv/core ## the wrapper for training images as one file: dist/mwatch-run.pyz
 	@mkdir -p dist && $(PY) -m mwatch_trainer.zipapp_build dist/mwatch-run.pyz
+
+dist: .venv/dev ## all files of a release: wheel, sdist, wrapper, charts, krew, SBOM, checksums
+	@$(PY) -m release.build dist
 
 clean: ## remove .venv, caches and build leftovers
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*

@@ -28,7 +28,9 @@ from support.repository.source_rules import (
     size_breaches,
 )
 
-FOLDERS = ("sidecar", "trainer", "tests", "benchmarks", "alerts", "dashboards", "manifests")
+FOLDERS = (
+    *("sidecar", "trainer", "tests", "benchmarks", "alerts", "dashboards", "manifests", "release"),
+)
 EVERYTHING = read_sources(*FOLDERS)
 MWATCH, TRAINER, GPT = (
     [source for source in EVERYTHING if source.path.startswith(folder)]
@@ -87,7 +89,7 @@ def test_every_module_says_what_it_is_for() -> None:
 
 def test_every_file_with_comments_has_the_licence_header() -> None:
     code = ("sidecar", "trainer", "tests", "benchmarks", "alerts", "dashboards")
-    folders = (*code, "docs", "manifests", ".ci")
+    folders = (*code, "docs", "manifests", "release", ".ci", ".github")
     named = [ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / ".ci" / "run"]
     found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     commented = [path for path in found if path.suffix in (".py", ".sh", ".toml", ".yaml", ".yml")]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel, built once and installed where no checkout is: its metadata, files and commands.
+"""The files of a release, built once; the wheel is installed and used where no checkout is.
 
 Its dependencies are those of this environment, which a `.pth` file puts on the path: the editable
 mwatch of this environment needs a `.pth` file of its own, which Python does not read there.
@@ -8,26 +8,32 @@ mwatch of this environment needs a `.pth` file of its own, which Python does not
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from readme_renderer import markdown
 
 import mwatch
 from mwatch.shipped import Kind, files
+from release.build import build
+from support.repository.chart_renders import NO_HELM, helm, rendered_text
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("sidecar", "trainer", "alerts", "dashboards", "manifests", "runbooks")
-FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+CHARTS = sorted(path.parent for path in ROOT.glob("manifests/charts/*/Chart.yaml"))
 LOG = ROOT / "tests/corpus/hang-nccl-timeout/trainer.log"
 
 
@@ -39,18 +45,15 @@ def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: a build leaves files in its folder."""
-    folder = tmp_path_factory.mktemp("source")
-    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
-    for name in SOURCES:
-        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    for name in FILES:
-        shutil.copy(ROOT / name, folder)
-    words = ("-m", "build", "--wheel", "--no-isolation", "--outdir", "dist", ".")
-    done = run(sys.executable, *words, cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (built,) = (folder / "dist").iterdir()
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("release")
+    build(target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def wheel(release: Path) -> Path:
+    (built,) = release.glob("*.whl")
     return built
 
 
@@ -135,3 +138,75 @@ def test_the_installed_commands_work_without_a_checkout(installed: Path, tmp_pat
     assert verdict.startswith("HANG since iteration 25")
     (command,) = re.findall(r"^runbook +mwatch (runbook .+)$", verdict, re.MULTILINE)
     assert output("mwatch", *command.split()).startswith("# ")
+
+
+def test_a_release_has_these_files_and_their_checksums(release: Path) -> None:
+    version = mwatch.__version__
+    charts = {f"{chart.name}-{version}.tgz" for chart in CHARTS}
+    wanted = {f"mwatch-{version}-py3-none-any.whl", f"mwatch-{version}.tar.gz", "mwatch-run.pyz"}
+    wanted |= {f"kubectl-mwatch-{version}.tar.gz", "mwatch.yaml", f"mwatch-{version}.cdx.json"}
+    lines = (release / "SHA256SUMS").read_text("utf-8").splitlines()
+    sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
+    assert sums.keys() == charts | wanted
+    assert {path.name for path in release.iterdir()} == sums.keys() | {"SHA256SUMS"}
+    for name, digest in sums.items():
+        assert hashlib.sha256((release / name).read_bytes()).hexdigest() == digest
+
+
+def test_archives_hold_no_trace_of_who_built_them_and_when(release: Path) -> None:
+    for path in [*release.glob("*.tgz"), *release.glob("*.tar.gz")]:
+        with tarfile.open(path) as archive:
+            entries = archive.getmembers()
+        assert len({entry.mtime for entry in entries}) == 1
+        assert {(entry.uid, entry.gid, entry.uname, entry.gname) for entry in entries} == {
+            (0, 0, "", "")
+        }
+        assert not [entry.name for entry in entries if "__pycache__" in entry.name]
+
+
+def test_the_packaged_charts_render_as_their_folders(release: Path) -> None:
+    if helm() is None:
+        pytest.skip(NO_HELM)
+    packed = release / f"mwatch-{mwatch.__version__}.tgz"
+    assert rendered_text(packed) == rendered_text(ROOT / "manifests/charts/mwatch")
+    for chart in CHARTS:
+        done = run(str(helm()), "show", "chart", release / f"{chart.name}-0.1.0.tgz", cwd=release)
+        assert done.returncode == 0, done.stderr
+        assert yaml.safe_load(done.stdout)["name"] == chart.name
+
+
+def test_the_krew_plugin_starts_mwatch_or_names_the_fix(
+    release: Path, installed: Path, tmp_path: Path
+) -> None:
+    spec = yaml.safe_load((release / "mwatch.yaml").read_text("utf-8"))["spec"]
+    (platform,) = spec["platforms"]
+    archive = release / platform["uri"].rpartition("/")[2]
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() == platform["sha256"]
+    with tarfile.open(archive) as packed:
+        packed.extractall(tmp_path, filter="data")
+    plugin = tmp_path / platform["bin"]
+    for path, code, text in ((f"{installed}:/usr/bin:/bin", 0, "mwatch "), ("/nowhere", 127, "")):
+        done = subprocess.run(
+            ["/bin/sh", plugin, "--version"],
+            env={"PATH": path},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert (done.returncode, done.stdout[:7]) == (code, text)
+        assert ("pipx install mwatch" in done.stderr) == (code != 0)
+
+
+def test_the_bill_of_materials_lists_what_pip_would_install(release: Path, wheel: Path) -> None:
+    (path,) = release.glob("*.cdx.json")
+    listed = json.loads(path.read_text("utf-8"))
+    assert listed["bomFormat"] == "CycloneDX"
+    component = listed["metadata"]["component"]
+    assert (component["name"], component["version"]) == ("mwatch", mwatch.__version__)
+    names = {canonicalize_name(each["name"]): each["version"] for each in listed["components"]}
+    direct = [Requirement(each) for each in metadata(wheel).get_all("Requires-Dist", [])]
+    for each in direct:
+        if each.marker is None:
+            assert names[canonicalize_name(each.name)] in each.specifier
+    assert "mdurl" in names  # of markdown-it-py, of rich
+    assert not names.keys() & {"torch", "pytest", "mypy", "cyclonedx-bom"}
