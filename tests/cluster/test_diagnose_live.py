@@ -8,6 +8,7 @@ iterations, the first one's its arguments and saves. Then all fall silent.
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -137,10 +138,10 @@ def hangs_at_the_end(body: Any) -> bool:
     return bool(body["verdict"]["cause"] == "hang" and body["job"]["iteration"] == 12)
 
 
-def reported(cluster: Kubectl, name: str, folder: Path) -> str:
+def reported(cluster: Kubectl, name: str, folder: Path, namespace: str = "default") -> str:
     """The page that `mwatch report` makes of the job."""
     out = folder / f"{name}.html"
-    done = mwatch(cluster, "report", name, "-n", "default", "--out", str(out))
+    done = mwatch(cluster, "report", name, "-n", namespace, "--out", str(out))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[1] == out.as_uri()
     return out.read_text("utf-8")
@@ -174,12 +175,14 @@ def follow(address: str, seconds: float = 5.0) -> None:
     scripts = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     hashes = [b64encode(sha256(each.encode()).digest()).decode() for each in scripts]
     assert scripts and all(each in answer.headers["Content-Security-Policy"] for each in hashes)
-    known = re.search(r'data-page="(\w+)" data-after="([\w.]+)"', page)
+    pattern = r'data-page="(\w+)" data-after="([\w.]+)" data-address="([^"]+)"'
+    known = re.search(pattern, page)
     assert known is not None
+    changes = html.unescape(known[3])
+    changes += f"{'&' if '?' in changes else '?'}page={known[1]}&after={known[2]}"
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        query = f"page.json?page={known[1]}&after={known[2]}"
-        with urlopen(urljoin(address, query), timeout=20) as answer:
+        with urlopen(urljoin(address, changes), timeout=20) as answer:
             assert json.loads(answer.read())["wait"] > 0
         time.sleep(1.0)  # as long as a page waits
 

@@ -5,8 +5,11 @@ back, because mwatch lets one pod fail."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from cluster.test_diagnose_live import follow, reported, shown
 from cluster.training_job import Wanted, jobset
 from cluster.yard import Yard
 
@@ -14,7 +17,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_stopped_rank_of_a_jobset_is_restarted_by_its_own_policy(
-    jobsets: None, yard: Yard
+    jobsets: None, yard: Yard, tmp_path: Path
 ) -> None:
     yard.restart_by_pods()
     job = yard.start(jobset(yard.trainer, Wanted("set")))
@@ -28,5 +31,11 @@ def test_a_stopped_rank_of_a_jobset_is_restarted_by_its_own_policy(
         assert not set(job.pods().values()) & set(pods.values())
         assert job.object()["status"]["restarts"] == 1
         assert yard.evidence() > kept
+        page = reported(yard.cluster, "set", tmp_path, yard.namespace)
+        with shown(yard.cluster, "jobset/set", "-n", yard.namespace) as address:
+            assert f"/jobs/{yard.namespace}/set" in address
+            follow(address, seconds=2.0)
     finally:
         yard.end(job)
+    assert "history:" not in page, "the controller's, which knows both attempts"
+    assert "Incident 1: Hang" in page
