@@ -59,6 +59,8 @@ class Panel:
     low: float | None = None
     high: float | None = None
     is_logarithmic: bool = False
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Of a table of labels without values: the column name of each label, in order."""
     when_empty: str | None = None
     """Text shown without data, if no data is the normal case."""
 

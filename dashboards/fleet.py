@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dashboards.board import Board, Panel, Query, Row, Step
+from dashboards.incidents import open_incidents
 from dashboards.marks import marks
 from dashboards.promql import (
     CONTROLLERS,
@@ -65,6 +66,7 @@ NOW = Row(
 RUNS = Row(
     "Run details",
     (
+        open_incidents(MANY_RUNS),
         Panel(
             "All runs", "table",
             (

@@ -29,6 +29,9 @@ SOURCE = model.DataSourceRef("prometheus", "${datasource}")
 _COLUMN_STATES = {"Phase": PHASE_STATES, "Worst finding": SEVERITY_STATES}
 _INSTANT: frozenset[Kind] = frozenset({"number", "totals", "table"})
 
+_ONE_DECIMAL = frozenset({"percentunit", "s", "bytes", "Bps"})
+"""Units that Grafana scales: two or three digits and the unit, such as 9.6 hours."""
+
 
 def build(panel: Panel) -> Any:
     """Return the builder; builders of different kinds share only the methods used here."""
@@ -37,6 +40,8 @@ def build(panel: Panel) -> Any:
     made.span(panel.width).height(panel.height).unit(panel.unit)
     for number, query in enumerate(panel.queries):
         made.with_target(_target(panel, query, chr(ord("A") + number)))
+    if panel.unit in _ONE_DECIMAL and panel.kind != "table":
+        made.decimals(1)
     made.links([_runbook(alert) for alert in panel.alerts])
     made.thresholds(_thresholds(panel))
     if panel.states:
@@ -137,10 +142,17 @@ def _table(panel: Panel) -> table.Panel:
     if len(panel.queries) == 1:
         renamed["Value"] = panel.queries[0].legend
     made = table.Panel().with_transformation(model.DataTransformerConfig("merge", options={}))
-    organize = {"excludeByName": {"Time": True}, "renameByName": renamed}
+    organize: dict[str, Any] = {"excludeByName": {"Time": True}, "renameByName": renamed}
+    if panel.columns:
+        organize["excludeByName"]["Value"] = True
+        organize["indexByName"] = {label: at for at, label in enumerate(panel.columns)}
+        organize["renameByName"] = dict(panel.columns)
+        return made.with_transformation(model.DataTransformerConfig("organize", options=organize))
     made.with_transformation(model.DataTransformerConfig("organize", options=organize))
     for query in panel.queries:
         values = [model.DynamicConfigValue("unit", query.unit or "none")]
+        if query.unit in _ONE_DECIMAL:
+            values.append(model.DynamicConfigValue("decimals", 1))
         if states := _COLUMN_STATES.get(query.legend):
             values.append(model.DynamicConfigValue("mappings", [_mapping(states)]))
             cell = {"type": "color-text"}

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dashboards.board import Board, Panel, Query, Row, Step
+from dashboards.incidents import open_incidents
 from dashboards.marks import marks
 from dashboards.promql import (
     ONE_RUN,
@@ -23,6 +24,7 @@ from dashboards.states import ABOVE_ZERO_IS_BAD, GOOD_NO, MODE, PHASE_STATES, SE
 
 _ITERATION = per_run(of("mwatch_iteration", ONE_RUN))
 _PLANNED = per_run(of("mwatch_planned_iterations", ONE_RUN))
+_STEP = per_run(f"quantile_over_time(0.5, {of('mwatch_step_seconds', ONE_RUN)}[1h])")
 _SECONDS = of("mwatch_rank_seconds_total", ONE_RUN)
 _COLLECTIVE = of("mwatch_rank_seconds_total", ONE_RUN, equal("phase", "collective"))
 _SAVED = of("mwatch_checkpoint_iteration", ONE_RUN)
@@ -39,30 +41,38 @@ NOW = Row(
             "Share of the planned iterations (train_iters).", width=4, height=4, low=0, high=1,
         ),
         Panel(
+            "Time to go", "number",
+            (Query(f"({_PLANNED} - {_ITERATION})\n * {_STEP}"),), "s",
+            "Remaining iterations times the 1-hour median of the step time; without restarts.",
+            width=4, height=4,
+        ),
+        Panel(
             "Time since last progress", "number", (Query(silence(ONE_RUN)),), "s",
             "Time since the iteration rose or the phase changed. The deadline of the phase is in "
             "the panel Time since progress and deadline.",
-            alerts=("MwatchStalled",), width=4, height=4,
+            alerts=("MwatchStalled",), width=3, height=4,
         ),
         Panel(
             "Goodput", "number", (Query(controller_first("mwatch_goodput_ratio", ONE_RUN)),),
             "percentunit", "Share of wall time spent on valid iterations, repeats excluded.",
-            alerts=("MwatchGoodputLow",), width=4, height=4, low=0, high=1,
+            alerts=("MwatchGoodputLow",), width=3, height=4, low=0, high=1,
+            steps=(Step(None, "red"), Step(0.8, "yellow"), Step(0.9, "green")),
         ),
         Panel(
             "Attempt", "number", (Query(per_run(of("mwatch_attempt", ONE_RUN))),), "none",
-            "Number of the current attempt, starting at 1.", width=4, height=4,
+            "Number of the current attempt, starting at 1.", width=3, height=4,
         ),
         Panel(
             "Blind", "number", (Query(per_run(of("mwatch_blind", ONE_RUN), how="min")),), "none",
             "yes: mwatch has no data on the progress of this run. It may be healthy or hung.",
-            alerts=("MwatchBlind",), states=GOOD_NO, steps=ABOVE_ZERO_IS_BAD, width=4, height=4,
+            alerts=("MwatchBlind",), states=GOOD_NO, steps=ABOVE_ZERO_IS_BAD, width=3, height=4,
         ),
     ),
 )  # fmt: skip
 STATE = Row(
     "State and findings",
     (
+        open_incidents(ONE_RUN),
         Panel(
             "Phase", "band", (Query(phase_code(ONE_RUN), "{{run}}"),), "none",
             "Current phase of the job. Each phase has its own deadline.",

@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mwatch.decide.decide import record_action
-from mwatch.engine.incidents import MAX_INCIDENTS
-from mwatch.model.decision import DecisionRecord
-from mwatch.model.finding import Cause, Severity
+from mwatch.engine.incidents import MAX_INCIDENTS, MAX_OPEN, open_incidents
+from mwatch.model.decision import Action, DecisionRecord
+from mwatch.model.finding import Cause, Culprit, Severity
 from mwatch.model.incident import is_incident_id
 from support.builders.incidents import (
     BAD_NORM,
@@ -261,6 +263,22 @@ def test_the_number_of_incidents_is_bounded_and_the_count_is_not() -> None:
     assert len(found.incidents) == MAX_INCIDENTS
     assert found.incidents[-1].number == MAX_INCIDENTS + 50
     assert found.counts == {"slow/none": MAX_INCIDENTS + 50}
+
+
+def test_open_incidents_name_the_culprit_of_the_newest_finding_and_are_bounded() -> None:
+    found = Findings()
+    found.at(10, SLOW)
+    found.at(11, SLOW, NO_LOSS, decides=NO_LOSS)
+    (slow, bad) = found.incidents
+    placed = Culprit(rank=3, pod="gpt-0", node="node-17", gpu_uuid="GPU-3")
+    now = [replace(bad.finding, culprit=placed)]
+    first, second = open_incidents(found.incidents, now)
+    assert (first.cause, first.action, first.culprit) == (Cause.SLOW, Action.NONE, None)
+    assert (second.cause, second.culprit) == (Cause.NAN, placed)
+    assert (second.action, second.stage.value) == (Action.RESTART, "opened")
+    assert len(open_incidents([slow] * 99, now)) == MAX_OPEN
+    slow.is_over = bad.is_over = True
+    assert open_incidents(found.incidents, now) == ()
 
 
 def test_the_stages_of_an_incident() -> None:

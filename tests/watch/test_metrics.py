@@ -13,7 +13,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from mwatch.export.metrics.catalog import BADPUT
+from mwatch.export.metrics.catalog import BADPUT, INCIDENT_INFO
 from mwatch.export.metrics.measure import measure
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
@@ -59,6 +59,22 @@ def test_a_scrape_reads_the_newest_look(tmp_path: Path) -> None:
         metrics.update(told.waits(1))
         assert 'mwatch_iteration{run="run"} 9.0' in page(metrics.where)
         assert page(metrics.where.replace("/metrics", "/healthz")) == "ok\n"
+
+
+def test_an_open_incident_is_one_series_that_ends_with_it(tmp_path: Path) -> None:
+    told = gone_bad()
+    metrics = metrics_of(told, tmp_path)
+
+    def incidents() -> list[str]:
+        (snapshot,) = metrics.snapshots()
+        found = [each for each in measure(snapshot) if each.metric is INCIDENT_INFO]
+        assert all(each.value == 1 for each in found)
+        return [each.labels[0] for each in found]
+
+    metrics.update(told.waits(1))
+    assert incidents() == ["nan"]
+    metrics.update(told.sees(AttemptStart(2, 6, None)))
+    assert incidents() == []
 
 
 def test_a_port_that_is_taken_gives_the_next(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from mwatch.errors import InputError
 from mwatch.export.notify.message import incident_message
 from mwatch.export.notify.notifier import Notifier
 from mwatch.fleet.job_monitor import JobMonitor
-from mwatch.model.finding import Cause, Culprit, Severity
+from mwatch.model.finding import Cause, Severity
 from mwatch.model.incident import IncidentRecord, IncidentStage, is_later
 from mwatch.model.kube.ledger import MAX_ANNOUNCED, Announced, JobEntry
 from mwatch.remediate.manager import Remediation
@@ -130,8 +130,9 @@ class FleetNotices:
     def _announce(self, job: JobMonitor, incident: Incident, now: float) -> None:
         one, causes = _described(incident)
         world_size = job.engine.job.layout.world_size
+        findings = () if job.assessment is None else job.assessment.findings
         record = replace(
-            incident.record(_name(job), world_size=world_size), culprit=_culprit(job, incident)
+            incident.record(_name(job), world_size=world_size), culprit=incident.culprit(findings)
         )
         is_critical = incident.finding.severity is Severity.CRITICAL
         self._send(job, record, incident.stage, one, causes, now, is_critical=is_critical)
@@ -175,16 +176,6 @@ class FleetNotices:
 
 def _name(job: JobMonitor) -> str:
     return f"{job.kube.namespace}/{job.kube.name}"
-
-
-def _culprit(job: JobMonitor, incident: Incident) -> Culprit | None:
-    """With its node and GPU, if the pod is still there."""
-    finding, assessment = incident.finding, job.assessment
-    for each in () if assessment is None else assessment.findings:
-        if (each.detector, each.cause) == (finding.detector, finding.cause):
-            return each.culprit
-    decided = None if incident.decision is None else incident.decision.finding
-    return finding.culprit if decided is None or decided.culprit is None else decided.culprit
 
 
 def _is_past(left: Announced, job: JobMonitor, entry: JobEntry, seconds: float) -> bool:

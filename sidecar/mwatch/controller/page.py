@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import parse_qs, quote
 
 from mwatch.decide import history
+from mwatch.engine.incidents import open_incidents
 from mwatch.export.http.server import Page, Pages, Request
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.model.kube.ledger import JobEntry
@@ -58,6 +59,7 @@ def snapshot_of(watch: JobMonitor, highest: MonotonicCounters, now: float) -> Sn
         incidents=engine.incidents_over,
         restarts_left=max(0, left),
         is_acting=watch.is_acting,
+        open_incidents=open_incidents(engine.incidents, assessment.findings),
     )
     return replace(take(job, around, at=now), phase=watch.phase, ranks=())
 

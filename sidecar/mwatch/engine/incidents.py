@@ -18,12 +18,12 @@ reads no clock.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mwatch.decide.policy import RULES, Resume
 from mwatch.model.decision import Act, Action, Decision
-from mwatch.model.finding import LOG_END, Cause, Finding, Severity
+from mwatch.model.finding import LOG_END, Cause, Culprit, Finding, Severity
 from mwatch.model.incident import (
     IncidentRecord,
     IncidentStage,
@@ -33,9 +33,11 @@ from mwatch.model.incident import (
     incident_id,
 )
 from mwatch.model.job import Attempt, Job
+from mwatch.model.snapshot.snapshot import OpenIncident
 from mwatch.state.goodput import ledger
 
 MAX_INCIDENTS = 256
+MAX_OPEN = 16
 QUIET_SECONDS = 60.0
 STOP_SECONDS = 600.0
 _MAX_BEHIND = 64
@@ -144,6 +146,14 @@ class Incident:
             first_new_iteration=self.first_new_at,
             closed=self.closed_at,
         )
+
+    def culprit(self, findings: Iterable[Finding]) -> Culprit | None:
+        """`findings` at this moment: the controller adds the node and GPU of the pod to them."""
+        for each in findings:
+            if _is_same(each, self.finding):
+                return each.culprit
+        decided = None if self.decision is None else self.decision.finding
+        return (decided and decided.culprit) or self.finding.culprit
 
     def has_cause(self, cause: Cause) -> bool:
         return any(each.finding.cause is cause for each in self.symptoms)
@@ -369,6 +379,24 @@ class IncidentLog:
                 each.first_new_at, each.awaits_recovery = self._passed[each.number], False
                 self._behind.remove(each)
         self._passed.clear()
+
+
+def open_incidents(
+    incidents: Iterable[Incident], findings: Sequence[Finding]
+) -> tuple[OpenIncident, ...]:
+    """The newest that are not over, oldest first; `findings`: as for `Incident.culprit`."""
+    found = [each for each in incidents if not each.is_over]
+    return tuple(
+        OpenIncident(
+            cause=each.cause,
+            detector=each.finding.detector,
+            severity=each.finding.severity,
+            action=Action.NONE if each.decision is None else each.decision.action,
+            stage=each.stage,
+            culprit=each.culprit(findings),
+        )
+        for each in found[-MAX_OPEN:]
+    )
 
 
 def _is_same(one: Finding, other: Finding) -> bool:

@@ -18,6 +18,7 @@ from mwatch.decide import history
 from mwatch.detect.shared.probe import probed_ranks
 from mwatch.detect.shared.stall import Patience, patience
 from mwatch.engine.engine import Assessment, Engine
+from mwatch.engine.incidents import open_incidents
 from mwatch.errors import InputError
 from mwatch.export.http.server import Pages, Server, standard_pages
 from mwatch.model.finding import Severity
@@ -82,6 +83,7 @@ class RunMetrics:
             checkpoint_sizes={} if folder is None else folder.sizes,
             tensorboard_iteration=None if more is None else more.tensorboard_iteration,
             own=self._own(),
+            open_incidents=open_incidents(engine.incidents, assessment.findings),
         )
         self._newest = take(engine.job, around, at=assessment.at)
         self._ticked = time.monotonic()

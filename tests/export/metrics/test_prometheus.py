@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 from mwatch.export.metrics.catalog import ALL
 from mwatch.export.metrics.prometheus import Exporter
+from mwatch.model.finding import Cause, Culprit
 from mwatch.model.goodput import Spent
 from mwatch.model.snapshot.snapshot import Numbers, Snapshot
 from support.builders.snapshot import busy_snapshot, empty_snapshot
@@ -102,6 +103,21 @@ def test_values_are_those_of_the_snapshot() -> None:
     assert found["incidents_total{action=restart,cause=hang}"] == 2
     assert found["incidents_total{action=none,cause=hang}"] == 0
     assert found["rank_iteration{rank=1}"] == 10
+
+
+def test_an_open_incident_names_its_culprit_without_secrets() -> None:
+    busy = busy_snapshot()
+    (one,) = busy.open_incidents
+    assert [name for name in series(busy) if name.startswith("incident_info")] == [
+        "incident_info{UUID=GPU-1,action=restart,cause=hang,culprit_node=node-17,"
+        "culprit_pod=gpt-worker-0,finding=stalled,rank=1,severity=critical,stage=opened}"
+    ]
+    odd = one._replace(culprit=Culprit(pod="a" * 999, node="token=hf_abcdefghijklmnopqrstuvwxyz01"))
+    unknown = one._replace(cause=Cause.SLOW, culprit=None)
+    made = text(replace(busy, open_incidents=(odd, unknown)))
+    assert f'culprit_pod="{"a" * 253}"' in made
+    assert "hf_abcdef" not in made
+    assert 'cause="slow",culprit_node="",culprit_pod="",' in made
 
 
 def test_the_worst_severity_of_a_finding_counts() -> None:

@@ -9,12 +9,14 @@ from dataclasses import replace
 from msgspec import structs
 
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.goodput import Spent, nothing
+from mwatch.model.incident import IncidentStage
 from mwatch.model.job import Job
 from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.snapshot import (
     Inputs,
+    OpenIncident,
     OwnUsage,
     RankFacts,
     Snapshot,
@@ -67,6 +69,10 @@ def busy_job() -> Job:
 def busy_snapshot() -> Snapshot:
     stalled = Finding("stalled", Cause.HANG, Severity.CRITICAL, "no progress for 9 s")
     blind = Finding("blind", Cause.BLIND, Severity.WARNING, "nothing can be seen")
+    culprit = Culprit(rank=1, pod="gpt-worker-0", node="node-17", gpu_uuid="GPU-1")
+    hang = OpenIncident(
+        Cause.HANG, "stalled", Severity.CRITICAL, Action.RESTART, IncidentStage.OPENED, culprit
+    )
     around = Inputs(
         goodput=0.8,
         spent_seconds=nothing() | {Spent.TRAINING: 80.0, Spent.SAVING: 20.0},
@@ -83,6 +89,7 @@ def busy_snapshot() -> Snapshot:
         storage=Storage(3 * 10**12, 10**13),
         checkpoint_sizes={8: 5 * 10**9},
         tensorboard_iteration=9,
+        open_incidents=(hang,),
         own=OwnUsage(build.START - 3, 1.5, 48e6, 2000, 10**6, {"log": 77}, 1),
     )
     return take(busy_job(), around, at=build.START + 120)

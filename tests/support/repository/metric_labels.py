@@ -7,7 +7,8 @@ from __future__ import annotations
 LABELS = frozenset(
     {
         "run", "rank", "gpu", "UUID", "device", "loss", "phase", "finding", "severity", "cause",
-        "action", "reason", "kind", "source", "state", "resource",
+        "action", "stage", "culprit_pod", "culprit_node", "reason", "kind", "source", "state",
+        "resource",
     }
 )  # fmt: skip
 """All labels there are; a controller adds `run_namespace` and `run_pod`."""

@@ -229,6 +229,20 @@ INCIDENTS = counter(
     "cause",
     "action",
 )
+INCIDENT_INFO = flag(
+    "incident_info",
+    "1 for each open incident: its cause, its action (taken or due; in mode observe, proposed), "
+    "and the culprit as far as it is known. The series ends when the incident is over.",
+    "cause",
+    "finding",
+    "severity",
+    "action",
+    "stage",
+    "rank",
+    "culprit_pod",
+    "culprit_node",
+    "UUID",
+)
 RESTARTS_LEFT = gauge(
     "restart_budget_remaining", "Restarts left in the budget window.", unit="restarts"
 )

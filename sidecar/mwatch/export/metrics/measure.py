@@ -14,8 +14,9 @@ from functools import lru_cache
 from mwatch.export.metrics import catalog
 from mwatch.export.metrics.catalog import Metric, Value
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.finding import Cause, Culprit, Severity
 from mwatch.model.goodput import Spent
+from mwatch.model.observation import HERE
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
@@ -24,6 +25,8 @@ from mwatch_trainer.scrub.scrubber import Scrubber
 
 HELD = frozenset({catalog.BADPUT.name})
 _MAX_NAMES = 8192
+_MAX_NAME = 253
+"""Characters of a name; Kubernetes allows no more."""
 
 
 def counter_value(highest: MonotonicCounters, run: str, value: Value) -> float:
@@ -119,6 +122,7 @@ def measure(snapshot: Snapshot) -> Iterator[Value]:
     yield from _states(snapshot)
     yield from _checkpoints(snapshot)
     yield from _totals(snapshot)
+    yield from _open_incidents(snapshot)
     for rank in snapshot.ranks:
         yield from _rank(rank)
     for gpu in snapshot.gpus:
@@ -196,6 +200,21 @@ def _totals(snapshot: Snapshot) -> Iterator[Value]:
     for spent, seconds in snapshot.spent_seconds.items():
         if spent is not Spent.TRAINING:
             yield Value(catalog.BADPUT, (spent.value,), seconds)
+
+
+def _open_incidents(snapshot: Snapshot) -> Iterator[Value]:
+    """The scrape has a label `pod` of its own, hence `culprit_pod`."""
+    for each in snapshot.open_incidents:
+        one = each.culprit or Culprit()
+        where = (
+            "" if one.rank is None else str(one.rank),
+            "" if one.pod == HERE else one.pod or "",
+            one.node or "",
+            one.gpu_uuid or "",
+        )
+        what = (each.cause, each.detector, each.severity, each.action, each.stage)
+        labels = (*map(str, what), *(name[:_MAX_NAME] for name in where))
+        yield Value(catalog.INCIDENT_INFO, labels, 1)
 
 
 def _sources(snapshot: Snapshot) -> Iterator[Value]:

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.goodput import Spent
+from mwatch.model.incident import IncidentStage
 from mwatch.model.job import Job, KnownCheckpoint, Step
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl
@@ -68,6 +69,17 @@ class OwnUsage(NamedTuple):
     dropped: Mapping[str, int] = MappingProxyType({})
     """Lost before it was read, by source, in that source's unit."""
     errors: int = 0  # internal errors that were survived
+
+
+class OpenIncident(NamedTuple):
+    """An incident that is not over."""
+
+    cause: Cause
+    detector: str
+    severity: Severity
+    action: Action  # taken or due; in mode observe, proposed
+    stage: IncidentStage
+    culprit: Culprit | None = None
 
 
 class SavedCheckpoint(NamedTuple):
@@ -123,6 +135,7 @@ class Snapshot:
     storage: Storage | None = None
     tensorboard_iteration: int | None = None
     own: OwnUsage | None = None
+    open_incidents: tuple[OpenIncident, ...] = ()
 
     @property
     def is_blind(self) -> bool:
@@ -162,6 +175,7 @@ class Inputs:
     """Bytes by iteration, if the folder was read."""
     tensorboard_iteration: int | None = None
     own: OwnUsage | None = None
+    open_incidents: tuple[OpenIncident, ...] = ()
 
 
 _CONVERTED = frozenset({"incidents", "sources", "ranks", "checkpoint_sizes"})
