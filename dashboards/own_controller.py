@@ -55,14 +55,20 @@ CONTROLLER = Row(
             ),
             "none",
             "Jobs by action in progress. held: by the reason for holding it. Normally empty.",
-            alerts=("MwatchRestartHeld",), width=12,
+            alerts=("MwatchRestartHeld",),
         ),
         Panel(
             "Ledger errors", "lines",
             (Query(_by(rate(_own("ledger_errors_total"))), _NAME),), "reqps",
             "Failed reads and writes. Every action is recorded in the ledger first: without it, no "
             "action is taken.",
-            alerts=("MwatchRestartHeld",), when_empty="none", width=12,
+            alerts=("MwatchRestartHeld",), when_empty="none",
+        ),
+        Panel(
+            "Notifications", "lines",
+            (Query(_by(_own("notifications_total"), "result"), "{{namespace}} {{result}}"),),
+            "none", "Messages about incidents, by result, for each URL of --notify.",
+            when_empty="none",
         ),
         Panel(
             "Requests to sidecars", "lines",

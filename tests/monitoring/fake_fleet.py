@@ -38,7 +38,9 @@ _SIGHT = MirrorStatus(1.5, "", True)
 def _told(turn: int) -> ControllerStats:
     sights = {"pods": _SIGHT, "pytorchjobs": _SIGHT}
     polls = turn * _PODS // 5
-    return ControllerStats(True, polls, {"late": turn // 20}, turn * 2, sights, 4, 0, 0.01)
+    return ControllerStats(
+        True, polls, {"late": turn // 20}, turn * 2, sights, 4, 0, 0.01, notified={"sent": turn}
+    )
 
 
 @contextmanager

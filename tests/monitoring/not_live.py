@@ -47,6 +47,8 @@ _PANELS = {
 }
 _QUERIES = {
     ("fleet", "All runs", "H"): WELL,
+    ("fleet", "Open incidents", "A"): WELL,
+    ("run", "Open incidents", "A"): WELL,
     ("run", "Iteration by source", "B"): NO_EVENTS,
 }
 
