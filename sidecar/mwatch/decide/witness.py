@@ -27,7 +27,7 @@ from mwatch.model.settings import Settings
 
 _STALL_DETECTORS = frozenset({"stalled"})
 """They compare the silence with the deadline of the phase already."""
-_DEATH_DETECTORS = frozenset({"crashed", "finished_early"})
+DEATH_DETECTORS = frozenset({"crashed", "finished_early"})
 COLLECTIVES = frozenset({SignSource.NCCL_RAS, SignSource.FLIGHT_RECORDER})
 SPINNING_PHASES = frozenset({JobPhase.TRAINING, JobPhase.EVALUATING})
 """In the others a busy CPU does real work: it compiles, reads or writes."""
@@ -80,7 +80,7 @@ def reports_an_exit(finding: Finding) -> bool:
     if finding.detector == LOG_END:
         return True
     if RULES[finding.cause].proof is Proof.SILENCE and finding.cause is not Cause.HANG:
-        return finding.detector in _DEATH_DETECTORS
+        return finding.detector in DEATH_DETECTORS
     return RULES[finding.cause].proof is Proof.DEATH
 
 
