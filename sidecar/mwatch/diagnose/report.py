@@ -33,7 +33,8 @@ from mwatch.report.files import check_target
 from mwatch.report.markdown import json_text
 from mwatch.report.run_report import RunReport, iso
 from mwatch.runtime.files import replacing
-from mwatch_trainer.scrub.scrubber import is_secret_name, scrub_text
+from mwatch_trainer.scrub.known_good import scrubbed, variable
+from mwatch_trainer.scrub.scrubber import Scrubber, scrub_text
 
 MAX_ACTIONS = 6
 
@@ -288,36 +289,32 @@ def _json(body: Any) -> str:
     return json.dumps(_masked(body), indent=2, ensure_ascii=False, default=str)
 
 
-_SECRET_WORDS = (
-    "TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "CREDENTIAL", "CREDENTIALS",
-)  # fmt: skip
-_NOT_SECRET = ("KEYS_PATH", "KEY_FILE")
-_REMOVED = "[removed]"
+_COMMANDS = ("command", "args")
 
 
 def _masked(value: Any) -> Any:
-    """Mask secrets that the scrubber of texts cannot see: `name` and `value` of a variable, or a
-    flag and its value, are separate strings."""
+    """Mask what the scrubber of texts cannot see: `name` and `value` of a variable, or a flag and
+    its value, are separate strings."""
     if isinstance(value, dict):
         return _masked_object(value)
     if isinstance(value, list | tuple):
-        return [
-            _REMOVED if isinstance(each, str) and index and _is_flag(value[index - 1]) else
-            _masked(each)
-            for index, each in enumerate(value)
-        ]  # fmt: skip
+        return [_masked(each) for each in value]
     return _masked_text(value) if isinstance(value, str) else value
 
 
 def _masked_object(value: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(value.get("value"), str) and _is_secret(str(value.get("name", ""))):
-        return {**value, "value": _REMOVED}
-    return {
-        key: _REMOVED if isinstance(each, str) and key.isupper() and _is_secret(key) else
-        _masked(each)
-        for key, each in value.items()
-        if key != "managedFields"
-    }  # fmt: skip
+    name, text = value.get("name"), value.get("value")
+    if isinstance(name, str) and isinstance(text, str):
+        return {**value, "value": variable(name, text, Scrubber())}
+    return {key: _masked_field(key, each) for key, each in value.items() if key != "managedFields"}
+
+
+def _masked_field(key: str, value: Any) -> Any:
+    if key in _COMMANDS and isinstance(value, list) and all(isinstance(e, str) for e in value):
+        return scrubbed(value, Scrubber())
+    if isinstance(value, str) and key.isupper():
+        return variable(key, value, Scrubber())
+    return _masked(value)
 
 
 def _masked_text(text: str) -> str:
@@ -328,15 +325,3 @@ def _masked_text(text: str) -> str:
         return json.dumps(_masked(json.loads(text)), ensure_ascii=False)
     except (ValueError, RecursionError):
         return text
-
-
-def _is_flag(word: Any) -> bool:
-    return isinstance(word, str) and word.startswith("--") and "=" not in word and _is_secret(word)
-
-
-def _is_secret(name: str) -> bool:
-    """Stricter than for the evidence of a pod, because a bundle is passed on: any word of the name
-    counts, not only the last. TOKENIZER and max-tokens are not secrets."""
-    name = name.lstrip("-").upper().replace("-", "_")
-    has_word = any(each.endswith(_SECRET_WORDS) for each in name.split("_"))
-    return name not in _NOT_SECRET and (has_word or is_secret_name(name))

@@ -40,7 +40,8 @@ from mwatch.watch.incidents import EvidenceExtras
 from mwatch.watch.metrics import Exporters, NotifyTarget, RunMetrics, serve
 from mwatch.watch.page import LivePage
 from mwatch.watch.watcher import RunEnd, RunObserver, RunRecorder, RunWatcher, SafeObserver
-from mwatch_trainer.scrub.scrubber import scrub_text
+from mwatch_trainer.scrub.known_good import scrubbed
+from mwatch_trainer.scrub.scrubber import Scrubber
 
 _STORY_SECONDS = 5.0
 _MEMORY_SECONDS = 5.0
@@ -62,7 +63,7 @@ class RunRecord(RunRecorder):
         self._clock = clock
         self._is_act = is_act
         self._page = page
-        command = scrub_text(shlex.join(argv))
+        command = shlex.join(scrubbed(argv, Scrubber()))
         self._recorder = ReportRecorder(engine, "act" if is_act else "observe", command)
         self._written_at = float("-inf")
         self._problem: str | None = None

@@ -16,7 +16,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import chain
 from pathlib import Path
+
+from support.repository import planted_forms
 
 _HEX40 = "d3adb33f" * 5
 _WORD = "Q7w8E9r0T1y2U3i4O5p6" + "A7s8D9f0G1h2J3k4"
@@ -43,12 +46,22 @@ SECRETS = {
     "bearer": "PLANTED.bearer." + _WORD,
     "jwt": "eyJhbGciOiJSUzI1NiJ9." + "eyJpc3MiOiJQTEFOVEVEIn0." + "c2lnbmF0dXJlMTIzUExBTlRFRA",
     "url": "planted-url-passw0rd",
-    "password": "planted-hunter2-passw0rd",
+    "password": "planted-hunted-passw0rd",
     "own": "corp-4711-planted",
 }
 KEY_LINES = [_BASE64 + f"{number:02d}" + _BASE64 for number in range(4)]
 KEY = "\n".join(["-----BEGIN RSA PRIVATE KEY-----", *KEY_LINES, "-----END RSA PRIVATE KEY-----"])
-ALL = [*SECRETS.values(), *KEY_LINES]
+_SPILT = ("HF_TOKEN", "WANDB_API_KEY", "OWN", "DATABASE_URL", "AWS_SESSION_TOKEN")  # set below
+# Shorter ones than this occur in other words too.
+_MIN_CHARS = 7
+FORMS = sorted({
+    secret
+    for form in (*planted_forms.TEXTS, *chain(*planted_forms.ARGUMENTS))
+    for secret in planted_forms.secrets_of(form)
+    if len(secret) >= _MIN_CHARS and "\\" not in secret
+} | {value for name, value in planted_forms.ENVIRONMENT.items() if name not in _SPILT})  # fmt: skip
+USUAL = [*SECRETS.values(), *KEY_LINES]
+ALL = [*USUAL, *FORMS]
 
 _S = SECRETS
 LINES = [
@@ -72,6 +85,7 @@ LINES = [
     f'{{"db_password": "{_S["password"]}", "user": "me"}}',
     f"our own {_S['own']} is here",
     *KEY.split("\n"),
+    *(line for form in planted_forms.TEXTS for line in planted_forms.plain(form).split("\n")),
 ]
 ARGUMENTS = [
     "--hf-token", _S["hugging-face"], "--wandb-api-key", _S["wandb"],
@@ -79,8 +93,11 @@ ARGUMENTS = [
     "--connection", f"AccountName=a;AccountKey={_S['azure-account']}", "--own", _S["own"],
     "--header", f"Authorization: Bearer {_S['bearer']}", "--aws", _S["aws-id"],
     f"--sas=https://a.blob.core.windows.net/c?sig={_S['azure-sas']}", "--key-text", KEY,
+    "--end-of-printed", "1",
+    *(planted_forms.plain(word) for words in planted_forms.ARGUMENTS for word in words),
 ]  # fmt: skip
 ENVIRONMENT = {
+    **planted_forms.ENVIRONMENT,
     "HF_TOKEN": _S["hugging-face"],
     "AWS_ACCESS_KEY_ID": _S["aws-id"],
     "AWS_SECRET_ACCESS_KEY": _S["aws-secret"],
@@ -109,7 +126,8 @@ LINE = (" [2026-11-15 09:00:00] iteration %8d/      40 | consumed samples: %12d 
         " number of skipped iterations:   0 | number of nan iterations:   0 |")
 lines = open(sys.argv[1], encoding="utf-8").read().split("\\n")
 print("------------------------ arguments ------------------------", flush=True)
-values = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+printed = sys.argv[2 : sys.argv.index("--end-of-printed")]
+values = dict(zip(printed[::2], printed[1::2]))
 for name, value in sorted(values.items()):
     print("  " + name.strip("-").replace("-", "_").ljust(47, ".").replace("..", " .", 1), value)
 print("-------------------- end of arguments ---------------------", flush=True)

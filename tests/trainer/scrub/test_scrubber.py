@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwatch_trainer.scrub.scrubber import Scrubber, compiled, scrub_text
+from mwatch_trainer.scrub.own_patterns import compiled
+from mwatch_trainer.scrub.scrubber import Scrubber, scrub_text
 
 CORPUS = Path(__file__).parents[2] / "corpus"
 # Put together here, so that no scanner takes this file for a leak.
@@ -29,7 +30,7 @@ SECRETS = [
     ),
     ("EndpointSuffix=x;AccountKey={" + "Zm9vYmFyYmF6cXV4" * 5 + "==};", "password"),
     ("login with {hf_" + WORD36 + "}", "hugging-face"),
-    ("WANDB_API_KEY={" + HEX40 + "}", "password"),
+    ("WANDB_API_KEY={" + HEX40 + "}", "wandb"),
     ("wandb login {" + HEX40 + "}", "wandb"),
     ("wandb: {wandb_v1_" + WORD36 + "}", "wandb"),
     ("remote: {ghp_" + WORD36 + "}", "github"),
@@ -57,7 +58,7 @@ SECRETS = [
     ("{dapi" + "0123456789abcdef" * 2 + "}", "databricks"),
     ("refreshed {1//0" + "gAbCdEfGhIjKl-" + WORD36 + "} now", "google-token"),
     ("GET /b?AWSAccessKeyId=x&Signature={abc%2B" + "def1234567890%3D}&Expires=1", "signature"),
-    ("x AWS4-HMAC-SHA256 Credential=c/s3, Signature={" + HEX40 + "}", "signature"),
+    ("x AWS4-HMAC-SHA256 SignedHeaders=host, Signature={" + HEX40 + "}", "signature"),
     ("the key is {" + "Zm9vYmFyYmF6cXV4" * 5 + "Zm9vYm==}, keep it", "azure-key"),
     ("{Abc8Q~" + "x" * 33 + "}", "azure-client"),
     ("id {LTAI" + "5tAbCdEfGhIjKlMnOp}", "alibaba"),

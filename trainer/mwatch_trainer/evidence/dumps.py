@@ -27,7 +27,8 @@ from mwatch_trainer.probe.dump import DUMP_BYTES, UNFINISHED, stacks_name
 from mwatch_trainer.probe.record_file import ProbeRecord
 from mwatch_trainer.processes import proc as processes
 from mwatch_trainer.processes.proc import Process, Tree, catches, facts_of
-from mwatch_trainer.scrub.scrubber import Scrubber, scrubbed, scrubbed_environment
+from mwatch_trainer.scrub.known_good import scrubbed, scrubbed_environment
+from mwatch_trainer.scrub.scrubber import Scrubber
 
 MAX_DUMPS = 8
 OLDER_BYTES = 64 << 20
@@ -128,7 +129,7 @@ def source_lines(texts: Iterable[str], patterns: Sequence[str] = ()) -> dict[str
         for number in numbers:
             if 0 < number <= len(source):
                 text = source[number - 1].decode("utf-8", "replace").strip()
-                found[f"{file}:{number}"] = scrubbed([text[:500]], scrubber)[0]
+                found[f"{file}:{number}"] = scrubber.text(text[:500])
     return found
 
 

@@ -10,7 +10,7 @@ import os
 from typing import Mapping, NamedTuple, NoReturn, Sequence
 
 from mwatch_trainer import contract
-from mwatch_trainer.scrub import scrubber
+from mwatch_trainer.scrub import own_patterns
 
 DEFAULT_DIR = "/mwatch"
 DEFAULT_GRACE_SECONDS = 25.0  # under the 30 s after which Kubernetes kills us too
@@ -56,11 +56,11 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str], version: str) ->
     mode = contract.ACT if given.act else environ.get(_MODE_VARIABLE) or contract.OBSERVE
     if mode not in contract.MODES:
         parser.error(f"{_MODE_VARIABLE} is {mode!r}; it can be {' or '.join(contract.MODES)}")
-    for each in scrubber.patterns_in(environ.get(scrubber.VARIABLE, "")):
+    for each in own_patterns.patterns_in(environ.get(own_patterns.VARIABLE, "")):
         try:
-            scrubber.compiled(each)
+            own_patterns.compiled(each)
         except ValueError as error:
-            parser.error(f"{scrubber.VARIABLE}: {error}")
+            parser.error(f"{own_patterns.VARIABLE}: {error}")
     grace: float | None = given.grace
     if grace is None and mode == contract.ACT:
         grace = DEFAULT_GRACE_SECONDS
@@ -139,7 +139,7 @@ def _log_bytes(text: str) -> int:
 
 def _pattern(text: str) -> str:
     try:
-        scrubber.compiled(text)
+        own_patterns.compiled(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     return text

@@ -34,7 +34,8 @@ from mwatch_trainer.processes.children import Reaper, start_helper
 from mwatch_trainer.processes.proc import Tree, end_abandoned
 from mwatch_trainer.processes.signals import ENDING, STOP, RequestQueue, Signals, name_of
 from mwatch_trainer.reporting import report
-from mwatch_trainer.scrub.scrubber import Scrubber, scrubbed
+from mwatch_trainer.scrub.known_good import scrubbed
+from mwatch_trainer.scrub.scrubber import Scrubber
 from mwatch_trainer.wrapper.options import Options
 from mwatch_trainer.wrapper.supervisor import Supervisor
 

@@ -1,0 +1,322 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where in a line the values of suspicious names are: settings, flags, addresses, random words.
+
+A value in quotes goes to its closing quote, another one to the next blank, and a password that has
+the line for itself to the end of the line. A name without a value at the end of a line makes the
+next lines suspicious, and so does a secret that reaches the end of its line.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator, NamedTuple, Sequence
+
+from mwatch_trainer.scrub.names import HARMLESS, PASSWORD, STRONG, WEAK, kind_of, looks_random
+
+
+class Span(NamedTuple):
+    begin: int
+    end: int
+    kind: str
+
+
+class After(NamedTuple):
+    """What a line leads one to expect in the next ones."""
+
+    what: str
+    kind: int
+    lines: int
+
+
+NOTHING = After("", HARMLESS, 0)
+NAME_NEEDLES = (
+    b"pass", b"pwd", b"pw", b"secret", b"token", b"key", b"cred", b"auth", b"jwt", b"sas",
+    b"cookie", b"signature", b"connstr", b"connection", b"dsn", b"licen", b"psk", b"netrc",
+    b"webhook", b"otp", b"_pat", b"login", b"logged", b"bearer", b"pagerduty",
+)  # fmt: skip
+_SEPARATOR = (
+    rb"""(?:\s{0,16}(?:=>|:=|[=:])\s{0,16}|\s{1,64}\.{2,200}\s{1,8}|>|["']\s?,\s?(?=["']))"""
+)
+_NAME = re.compile(  # the tail is not taken apart again
+    rb"(?:pass|pwd|pw|secret|token|key|cred|auth|jwt|sas|cookie|signature|connstr|connection|dsn"
+    rb"|licen|psk|netrc|webhook|pat|otp)(?=(?P<tail>[\w.-]{0,48}))(?P=tail)"
+    rb"\\{0,4}[\"']?\]?(?P<sep>" + _SEPARATOR + rb")"
+)
+_IS = re.compile(rb"pass(?:word|phrase|wd)\s(?:is|was)\s+(?P<secret>\S{4,})")
+_PAIR = re.compile(
+    rb"name\\*[\"']?\s{0,4}[:=]\s{0,4}\\*[\"']?(?P<name>[\w.-]{2,64})\\*[\"']?,?\s{1,4}"
+    rb"\\*[\"']?value\\*[\"']?\s{0,4}[:=]\s{0,4}"
+)
+_FLAG = re.compile(rb"--(?<![\w-]--)(?P<name>[A-Za-z][\w.-]{0,63})[\"']?,?[ \t]{1,8}(?=[^-\s])")
+_NAME_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
+_BASE64 = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/="
+_NAME_BYTES_BEFORE = 64
+_QUOTE = re.compile(rb"[bBuUrRfF]{0,2}(\\*[\"'`])")
+_LIMIT = 256
+_PIECE = rb"[^\s\"'`;&<\\]*"
+_UNQUOTED = re.compile(_PIECE + rb"(?:(?:\\(?![\"'])|[\"'`](?![\s,;:)}\]]|$))" + _PIECE + rb")*")
+_MAX_NAMES = 2000  # no line of a log has more; the rest of such a line is cut
+_TRAILING = b",)]}.:"
+_NO_VALUE = re.compile(
+    rb"(?:none|null|nil|true|false|undefined|unset|set|yes|no|\*+|x{3,}|\.{3}|redacted|hidden|masked"
+    rb"|str|string|int|bool|bytes|required|optional|missing|invalid|empty|default)?"
+    rb"|\$\{?[A-Z_][A-Z0-9_]*\}?|\$\(.*|\$\{\{?.*\}|<[^<>]*>?|\{[\w.]*\}|\{\{.*|%[sr]|%\(\w*\)s"
+    rb"|[\[({][\"'\[{(].*|[\[({][\])}].*|\[scrubbed.*|\[[0-9]+ characters\].*"
+    rb"|(?:self|cls|args|os|config|cfg|kwargs|opts?|options|settings|hparams|params|getpass|request)"
+    rb"[.\[(].*|Optional\[.*|lambda\b.*|\w*\(\)?",
+    re.IGNORECASE | re.DOTALL,
+)
+_VARIABLE = re.compile(rb"\$[a-z]")  # `$ecret` is a password, `$SECRET` a variable
+_NUMBER = re.compile(rb"[-+]?[0-9.]+(?:e[-+]?[0-9]+)?(?:ms|s|%)?", re.IGNORECASE)
+_PATH = re.compile(rb"(?:~|\.{0,2})/[\w./@:+=~%-]*")
+_AWS_BYTES = 40  # a secret of AWS may look like a path
+_SPECIAL = re.compile(rb"<[|/]?[\w/|]+[|]?>|\[[A-Z_0-9]+\]")  # tokens of a tokenizer
+_PREFIX = re.compile(rb"(?:hf_|sk-|gh[pousr]_|glpat-|nvapi-|xox[a-z]-|AKIA|AIza)[\w-]")
+_LINE_START = re.compile(rb"\s*(?:\[[\w .:-]{1,24}\]:?\s*)?(?:-\s+)?(?:export\s+|ENV\s+)?[\"']?")
+
+
+def named(line: bytes, lowered: bytes) -> Iterator[Span]:
+    """Yield the values of settings: `name=value`, JSON, YAML, XML, Megatron's row of dots."""
+    done = 0
+    for count, match in enumerate(_NAME.finditer(lowered)):
+        if count == _MAX_NAMES:
+            yield Span(match.start(), len(line), "long-line")
+            return
+        if match.start() < done:
+            continue
+        before = line[max(match.start() - _NAME_BYTES_BEFORE, 0) : match.start()]
+        begin = match.start() - len(before) + len(before.rstrip(_NAME_BYTES))
+        name = line[begin : match.start("sep")].rstrip(b"\\\"']").decode("utf-8", "replace")
+        separator = match.group("sep").strip()
+        if separator == b">" and line[begin - 1 : begin] != b"<":
+            continue
+        is_first = _LINE_START.fullmatch(line, 0, begin) is not None
+        span = _accepted(line, match.end(), name, is_first and separator[:1] in (b":", b"."))
+        if span is not None:
+            yield span
+            done = span.end
+    for match in _PAIR.finditer(line):
+        span = _accepted(line, match.end(), match.group("name").decode(), False)
+        if span is not None:
+            yield span
+    for match in _IS.finditer(lowered):
+        yield Span(*match.span("secret"), "password")
+
+
+def _accepted(line: bytes, at: int, name: str, owns_line: bool) -> Span | None:
+    kind = kind_of(name)
+    if kind is HARMLESS:
+        return None
+    begin, end, is_quoted = _value(line, at)
+    value = line[begin:end]
+    if not is_secret_value(value, kind, name):
+        return None
+    if not is_quoted and kind is PASSWORD and owns_line:
+        end = len(line.rstrip())
+    elif not is_quoted and end - begin >= _LIMIT - len(_TRAILING):
+        whole = _UNQUOTED.match(line, begin)
+        end = end if whole is None else whole.end()
+    return Span(begin, end, _label(name))
+
+
+def _label(name: str) -> str:
+    lowered = name.lower()
+    if "token" in lowered:
+        return "token"
+    return "secret" if "secret" in lowered and "key" not in lowered else "password"
+
+
+def _value(line: bytes, at: int) -> tuple[int, int, bool]:
+    """Return where the value begins and ends, and whether it is in quotes."""
+    quote = _QUOTE.match(line, at)
+    if quote is not None:
+        mark, begin = quote.group(1), quote.end()
+        end = line.find(mark, begin)
+        while end > 0 and mark[:1] != b"\\" and line[end - 1 : end] == b"\\":
+            slashes = end - len(line[begin:end].rstrip(b"\\")) - begin
+            if slashes % 2 == 0:
+                break
+            end = line.find(mark, end + 1)
+        if end >= 0:
+            return begin, end, True
+        at = begin
+    found = _UNQUOTED.match(line, at, at + _LIMIT)
+    if found is None:
+        return at, at, False
+    return at, at + len(found.group().rstrip(_TRAILING)), False
+
+
+def is_secret_value(value: bytes, kind: int, name: str) -> bool:
+    """Decide by the value whether a suspicious name holds a secret here."""
+    head = value[:_LIMIT]
+    if not head or (_NO_VALUE.fullmatch(head) and not _VARIABLE.match(head)):
+        return False
+    if _SPECIAL.fullmatch(head) or head.decode("latin-1") == name:
+        return False
+    if kind is PASSWORD:
+        is_folder = name.lower().endswith("pwd") and head[:1] in (b"/", b"~")
+        return len(head) >= 2 and not is_folder
+    if _NUMBER.fullmatch(head) or (b" " in head and not looks_random(head)):
+        return False
+    if _PATH.fullmatch(head) and not looks_random(head) and len(head) != _AWS_BYTES:
+        return False
+    if kind is STRONG:
+        return len(head) >= 4
+    is_login = name.lower().endswith("auth") and re.fullmatch(rb"[^\s:/]+:[^\s:/]{3,}", head)
+    return bool(is_login or _PREFIX.match(head)) or looks_random(head, 12)
+
+
+_FLAG_WORDS = ("token", "key", "auth", "pass")
+
+
+def of_flags(line: bytes) -> Iterator[Span]:
+    """Yield the values after flags: `--db-pass X`, `'--token', 'X'`."""
+    if b"--" not in line:
+        return
+    for match in _FLAG.finditer(line):
+        name = match.group("name").decode("utf-8", "replace")
+        kind = _kind_of_flag(name)
+        if kind is HARMLESS:
+            continue
+        begin, end, _ = _value(line, match.end())
+        if is_secret_value(line[begin:end], kind, name):
+            yield Span(begin, end, "flag")
+
+
+def _kind_of_flag(name: str) -> int:
+    kind = kind_of(name)
+    return STRONG if kind is WEAK and name.lower().endswith(_FLAG_WORDS) else kind
+
+
+_ADDRESS = re.compile(rb"://(?P<rest>[^\s\"'<>`\\]+)")
+_PORT = re.compile(rb"[0-9]{1,5}(?:[/?,;]|$)")
+_HOST = re.compile(rb"[A-Za-z0-9.\[$_{%-]")
+_MIN_USER = 16
+
+
+def in_addresses(line: bytes) -> Iterator[Span]:
+    """Yield passwords in addresses, `scheme://user:password@host`, and tokens as users."""
+    for match in _ADDRESS.finditer(line):
+        begin = match.start("rest")
+        for piece in match.group("rest").split(b"://"):
+            yield from _login(piece, begin)
+            begin += len(piece) + 3
+
+
+def _login(piece: bytes, begin: int) -> Iterator[Span]:
+    at, colon = piece.rfind(b"@"), piece.find(b":")
+    if at <= 0 or _HOST.match(piece, at + 1) is None or piece.startswith(b"sha256:", at + 1):
+        return
+    user = piece[:colon] if 0 <= colon < at else piece[:at]
+    if any(each in user for each in (b"/", b"?", b"#")):
+        return
+    if 0 <= colon < at:
+        password = piece[colon + 1 : at]
+        if password and not _PORT.match(password) and not _NO_VALUE.fullmatch(password[:_LIMIT]):
+            yield Span(begin + colon + 1, begin + at, "url")
+    elif len(user) >= _MIN_USER and re.search(rb"[0-9]", user):
+        yield Span(begin, begin + at, "url")
+
+
+_LONG_WORD = re.compile(rb"[A-Za-z0-9+/=_~-]{20,}")
+_NEARBY = re.compile(
+    rb"(?<![a-z])(?:api.?key|keys?|tokens?|secrets?|passw\w*|credentials?|creds?|bearer|login|logged"
+    rb"|auth\w*|apikey|pat|pwd|pagerduty)(?![a-z])"
+)
+_VERSION = re.compile(
+    rb"commit|git|sha|rev|head|hash|digest|checksum|branch|merge|version|@|uuid|guid|fingerprint"
+)
+_UUID = re.compile(rb"(?:[A-Za-z]{2,4}-)?[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_NEAR_BYTES = 64
+
+
+def near(line: bytes, lowered: bytes) -> Iterator[Span]:
+    """Yield long random words shortly after a suspicious one."""
+    for match in _LONG_WORD.finditer(line):
+        begin, end = match.span()
+        word = line[begin : min(end, begin + _LIMIT)]
+        if b"/" in word and (word[:1] == b"/" or len(word) != 40) and not word.endswith(b"="):
+            continue
+        if line[end : end + 1] in (b".", b"/") or line[max(begin - 1, 0) : begin] in (b".", b"/"):
+            continue
+        if not looks_random(word, 20) or _UUID.fullmatch(word):
+            continue
+        before = lowered[max(begin - _NEAR_BYTES, 0) : begin]
+        if _NEARBY.search(before) and not _VERSION.search(before):
+            yield Span(begin, end, "random-word")
+
+
+def is_version(line: bytes, begin: int) -> bool:
+    """Whether the words before say that this is the hash of a version."""
+    return _VERSION.search(line[max(begin - _NEAR_BYTES, 0) : begin].lower()) is not None
+
+
+_OPEN = re.compile(
+    rb"(?P<name>[\w.-]{2,64})\\*[\"']?\s{0,4}(?:=>|:=|[:=])\s{0,4}(?:[|>][-+]?|\\|[\"'(]{1,3})?\s*$"
+)
+_OPEN_FLAG = re.compile(rb"--(?P<name>[A-Za-z][\w.-]{1,63})[\"']?,?\s{0,4}\\?\s*$")
+_OPEN_FIELD = re.compile(rb"name\\*[\"']?\s*[:=]\s*\\*[\"']?(?P<name>[\w.-]{2,64})\\*[\"']?,?\s*$")
+_LONE = re.compile(
+    rb"\s*(?:\[[\w .:-]{1,24}\]:?\s*)?(?:-\s+)?\\*[\"']?(?P<secret>[^\s\"']+)"
+    rb"\\*[\"']?[\s,;)}\]\\]*$"
+)
+_LONE_QUOTED = re.compile(rb"\s*(?:-\s+)?\\*[\"'](?P<secret>[^\"']+)\\*[\"'][\s,;)}\]\\]*$")
+_FIELD = re.compile(rb"\s*[-{]?\s*\\*[\"']?value\\*[\"']?\s*[:=]\s*")
+_TORN = re.compile(rb"[^\s\"',;&]+")
+_TAIL_BYTES = 128
+_MIN_REST = 8
+_MAX_LONE = 2048
+
+
+def continued(after: After, line: bytes) -> Iterator[Span]:
+    """Yield what the line before has led to expect."""
+    if after.what == "torn":
+        found = _TORN.match(line)
+        if found is not None:
+            yield Span(*found.span(), "rest")
+    elif after.what == "field":
+        found = _FIELD.match(line)
+        if found is not None:
+            begin, end, _ = _value(line, found.end())
+            if is_secret_value(line[begin:end], after.kind, ""):
+                yield Span(begin, end, "password")
+    elif after is not NOTHING and len(line) < _MAX_LONE:
+        found = _LONE.match(line) or _LONE_QUOTED.match(line)
+        if found is not None and _is_expected(after, found.group("secret")):
+            yield Span(*found.span("secret"), "rest" if after.what == "rest" else "password")
+
+
+def _is_expected(after: After, word: bytes) -> bool:
+    if after.what == "rest":
+        return not word.strip(_BASE64 + b"_-.~%") and looks_random(word, _MIN_REST)
+    return word[-1:] not in b":=" and is_secret_value(word, after.kind, "")
+
+
+def expected(line: bytes, spans: Sequence[Span], is_long: bool, after: After) -> After:
+    """Say what the next lines may hold."""
+    end = len(line.rstrip(b"\r \\\"'"))
+    last = max((each.end for each in spans), default=-1)
+    if is_long and last >= len(line) > 0:
+        return After("torn", STRONG, 1)
+    if 0 < end <= last and any(each.end - each.begin >= _MIN_REST for each in spans):
+        return After("rest", STRONG, 1)
+    tail = line[-_TAIL_BYTES:]
+    for what, pattern in (("field", _OPEN_FIELD), ("value", _OPEN), ("value", _OPEN_FLAG)):
+        found = pattern.search(tail)
+        if found is None:
+            continue
+        name = found.group("name").decode("utf-8", "replace")
+        kind = _kind_of_flag(name) if pattern is _OPEN_FLAG else kind_of(name)
+        if kind is not HARMLESS:
+            return After(what, kind, 2)
+    if after.lines > 1 and not spans:
+        return after._replace(lines=after.lines - 1)
+    return NOTHING
+
+
+def key_line(line: bytes) -> Span | None:
+    """Return the base64 at the end of a line of a private key."""
+    text = line.rstrip(b"\"', \t\r\\n")
+    begin = len(text.rstrip(_BASE64))
+    return Span(begin, len(text), "private-key") if len(text) - begin >= 16 else None
