@@ -21,11 +21,14 @@ from browser.test_live_page import served_page, with_ranks
 from mwatch.engine.engine import Engine
 from mwatch.model.finding import Cause, Verdict
 from mwatch.model.phase import JobPhase
+from mwatch.report import story_json
 from mwatch.report.html.page import render
 from mwatch.report.model import PhaseSpan
 from mwatch.report.recorder import ReportRecorder
 from mwatch.report.run_report import RunReport
+from mwatch.run.ui import pages_of
 from support.runs.fleet_page_runs import turning
+from support.runs.http_runs import served
 
 LOOKS = [(1440, False), (1440, True), (390, False), (390, True)]
 PAPERS = {"A4": (8.27, 11.69), "Letter": (8.5, 11.0)}
@@ -78,11 +81,13 @@ def test_axe_finds_nothing(
     assert violations(tab, axe) == []
 
 
-@pytest.mark.parametrize("kind", ["live", "many", "fleet", "job"])
+@pytest.mark.parametrize("kind", ["live", "many", "list", "fleet", "job"])
 def test_axe_finds_nothing_on_live_pages(
-    tab: Page, axe: str, eventful: RunReport, kind: str
+    tab: Page, axe: str, eventful: RunReport, kind: str, tmp_path: Path
 ) -> None:
-    with live_page(kind, eventful) as here:
+    (tmp_path / "gpt-a").mkdir()
+    story_json.write(eventful, tmp_path / "gpt-a" / story_json.NAME)
+    with live_page(kind, eventful, tmp_path) as here:
         for width, dark in LOOKS if kind != "many" else LOOKS[:1]:
             tab.look(width, 900, dark=dark)
             tab.open(here)
@@ -91,12 +96,15 @@ def test_axe_finds_nothing_on_live_pages(
 
 
 @contextmanager
-def live_page(kind: str, report: RunReport) -> Iterator[str]:
-    """The address of a page: of a run with few ranks or many, of a fleet, of a job."""
+def live_page(kind: str, report: RunReport, runs: Path) -> Iterator[str]:
+    """The address of a page: of a run with few ranks or many, of all runs, of a fleet, of a job."""
     if kind in ("live", "many"):
         ranks = with_ranks(8 if kind == "live" else 200)
         with served_page(replace(report, is_over=False), ranks) as here:
             yield here
+    elif kind == "list":
+        with served(pages_of(None, runs)) as server:
+            yield f"http://127.0.0.1:{server.port}/"
     else:
         with turning(three()) as server:
             yield f"http://127.0.0.1:{server.port}/{'jobs/ns/gpt-b' if kind == 'job' else ''}"

@@ -105,7 +105,7 @@ class StoredRuns:
         rows = [self._row(each, until) for each in runs[:MAX_RUNS]]
         title = f"Runs in {self._parent.resolve().name}"
         text = live.runs_page(rows, title, max(0, len(runs) - MAX_RUNS))
-        return html_page(text, live.policy())
+        return html_page(text, live.policy(*live.RUNS_SCRIPTS))
 
     def _row(self, run: StoredRun, until: float) -> live.RunRow:
         name = run.folder.name

@@ -46,7 +46,9 @@ PARTS = (
 )  # fmt: skip
 """In this order; only the page of a controller has those of `job_parts`."""
 SCRIPTS = ("page.js", "live.js")
+RUNS_SCRIPTS = ("runs.js",)
 RELOAD_SECONDS = 5
+_RELOAD = f'<meta http-equiv="refresh" content="{RELOAD_SECONDS}">'
 MAX_DRAWN = 512
 MAX_RANKS = 8192
 LARGE = 64
@@ -147,8 +149,7 @@ def document(
         f'<p id="live" class="dim" role="status" data-page="{esc(place.page_id)}" '
         f'data-after="{esc(place.after)}" data-address="{esc(place.address)}"></p>'
     )
-    reload = f'<meta http-equiv="refresh" content="{RELOAD_SECONDS}">'
-    head = "" if is_over else f"<noscript>{reload}</noscript>"
+    head = "" if is_over else f"<noscript>{_RELOAD}</noscript>"
     return page.document(
         parts["title"], state + body, parts.get("data", ""), scripts=scripts, head=head
     )
@@ -180,7 +181,7 @@ def runs_page(rows: Sequence[RunRow], title: str, left_out: int = 0) -> str:
     return page.document(
         esc(title), f"<header>{sections.BRAND}<h1>{esc(title)}</h1></header>"
         f'<section id="runs">{table}{more}</section>',
-        scripts=(), head=f'<meta http-equiv="refresh" content="{RELOAD_SECONDS}">',
+        scripts=RUNS_SCRIPTS, head=f"<noscript>{_RELOAD}</noscript>",
     )  # fmt: skip
 
 
