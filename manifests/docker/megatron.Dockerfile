@@ -35,7 +35,12 @@ ENV PYTHONPATH=/workspace/Megatron-LM CUDA_DEVICE_MAX_CONNECTIONS=1
 
 # Separate from the packages of the trainer, so that neither can break the other. The base image pins
 # package versions for pip, and may lack the Python module that installs pip into a new environment.
-COPY pyproject.toml README.md LICENSE /source/
+COPY pyproject.toml setup.py README.md LICENSE /source/
+COPY alerts /source/alerts
+COPY dashboards /source/dashboards
+COPY manifests/charts /source/manifests/charts
+COPY manifests/rbac /source/manifests/rbac
+COPY runbooks /source/runbooks
 COPY sidecar /source/sidecar
 COPY trainer /source/trainer
 RUN python3 -m venv --without-pip /opt/mwatch \

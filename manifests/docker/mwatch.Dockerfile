@@ -5,7 +5,12 @@
 #   docker build -t mwatch:0.1.0 -f manifests/docker/mwatch.Dockerfile .      (from the repository)
 ARG PYTHON=python:3.12-slim
 FROM ${PYTHON} AS build
-COPY pyproject.toml README.md LICENSE /source/
+COPY pyproject.toml setup.py README.md LICENSE /source/
+COPY alerts /source/alerts
+COPY dashboards /source/dashboards
+COPY manifests/charts /source/manifests/charts
+COPY manifests/rbac /source/manifests/rbac
+COPY runbooks /source/runbooks
 COPY sidecar /source/sidecar
 COPY trainer /source/trainer
 RUN python -m venv /opt/mwatch \

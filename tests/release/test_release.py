@@ -98,6 +98,17 @@ def test_the_wheel_has_the_files_of(kind: Kind, wheel: Path) -> None:
             assert archive.read(name) == path.read_bytes()
 
 
+@pytest.mark.parametrize("name", ["mwatch", "megatron"])
+def test_an_image_is_built_from_all_that_the_wheel_is_built_from(name: str) -> None:
+    recipe = (ROOT / f"manifests/docker/{name}.Dockerfile").read_text("utf-8")
+    copied = re.findall(r"^COPY (?!--)(.+) /source/\S*$", recipe, re.MULTILINE)
+    paths = {ROOT / word for words in copied for word in words.split()}
+    needed = {ROOT / each for each in ("setup.py", "pyproject.toml", "README.md", "LICENSE")}
+    needed |= {ROOT / "sidecar/mwatch", ROOT / "trainer/mwatch_trainer"}
+    needed |= {path for kind in Kind for path in files(kind).values()}
+    assert [each for each in needed if not paths & {each, *each.parents}] == []
+
+
 def test_the_readme_renders_as_on_pypi_with_links_that_work_there(wheel: Path) -> None:
     fields = metadata(wheel)
     assert fields["Description-Content-Type"] == "text/markdown"
