@@ -107,7 +107,7 @@ RULES: tuple[ScrubRule, ...] = (
     *_token("hugging-face", "hf_ api_org_", _ALNUM, 30),
     *_token("github", "ghp_ gho_ ghu_ ghs_ ghr_", _ALNUM, 30),
     *_token("github", "github_pat_", "[A-Za-z0-9_]", 22),
-    *_token("gitlab", "glpat- gldt- glrt- glcbt- glptt- gloas- glsoat- glft-", _DOTTED, 20),
+    *_token("gitlab", "glpat- gldt- glrt- glcbt-", _DOTTED, 20),
     *_token(
         "slack", "xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs- xoxc- xoxd- xapp- xoxe.", _DOTTED, 10
     ),
@@ -117,8 +117,8 @@ RULES: tuple[ScrubRule, ...] = (
         "sk_live_ sk_test_ rk_live_ rk_test_ whsec_ pk-lf- sk-lf- pcsk_ lsv2_pt_"
         " lsv2_sk_ rpa_ fw_ sbp_ ntn_ figd_ tgp_v1_ csk- jina_ lin_api_ lin_oauth_ r8_ gsk_ xai-"
         " pplx- tskey- squ_ sqp_ sqa_ PMAK- NRAK- NRJS- HRKU- sntrys_ sntryu_ rubygems_ xkeysib-"
-        " shpat_ shpss_ shpca_ sq0atp- sq0csp- ATATT3 ATBB ATCTT3 oy2 AKCp sgp_ EAAAE dsapi- ops_"
-        " pul- exa_ nfp_ vercel_ fo1_ fm2_ tvly- secret_ ltxp_ dor_v1_ key- ABSK",
+        " shpat_ shpss_ shpca_ sq0atp- sq0csp- ATATT3 ATBB ATCTT3 oy2 AKCp sgp_ EAAAE ops_"
+        " exa_ nfp_ vercel_ fo1_ fm2_ tvly- secret_ ltxp_ dor_v1_ key- ABSK",
         _DOTTED,
         999,
     ),
@@ -129,7 +129,7 @@ RULES: tuple[ScrubRule, ...] = (
     *_token("wandb", "wandb_v1_ local-wandb_v1_ wandb_v2_", _WORD, 20),
     *_token("databricks", "dapi", "[0-9a-f]", 32),
     *_token("registry", "dckr_pat_ dckr_oat_ pypi- npm_", _WORD, 24),
-    *_token("vault", "hvs. hvb. hvr. dp.pt. dp.st. dp.ct.", _DOTTED, 24),
+    *_token("vault", "hvs. hvb. hvr. dp.pt. dp.st.", _DOTTED, 24),
     *_token("alibaba", "LTAI AKID AKLT", _ALNUM, 99),
     *_token("age", "AGE-SECRET-KEY-1", "[A-Z0-9]", 20),
     _fixed("mailgun", "-us", r"(?<![0-9a-z]) [0-9a-f]{32}-us[0-9]{1,2}"),
@@ -203,10 +203,10 @@ RULES: tuple[ScrubRule, ...] = (
         r"""\s (?:-u|--user|--proxy-user|-U|-a|--auth) (?:\s{1,4}|=)?
         ["']? [^\s:'"/-][^\s:'"/]{0,63} : (?P<secret> [^\s'"/][^\s'"]* )""",
     ),
-    _lowered("flag", "sshpass", r"sshpass \s{1,4} -p \s? ['\"]? (?P<secret> [^\s'\"]+ )"),
+    _lowered("flag", "pass", r"sshpass \s{1,4} -p \s? ['\"]? (?P<secret> [^\s'\"]+ )"),
     _lowered(
         "flag",
-        "mysql mariadb mongo psql",
+        "mysql mariadb psql",
         r"""\b(?:mysql|mysqldump|mysqladmin|mariadb|mongo
         |mongosh|psql)\b (?:\s{1,4}(?!-p)\S{1,64}){0,6}? \s{1,4} -p \s? ['"]?
         (?P<secret> [^\s'"]{2,} )""",
@@ -217,10 +217,8 @@ RULES: tuple[ScrubRule, ...] = (
         r"""(?:\slogin\b|redis-cli) (?:\s{1,4}\S{1,64}){0,6}?
         \s{1,4} (?:-p|-a) \s{1,4} ['"]? (?P<secret> [^\s'"]{2,} )""",
     ),
-    _lowered("flag", "pass:", r"-pass(?:in|out)? \s{1,4} ['\"]?pass: (?P<secret> [^\s'\"]+ )"),
-    _lowered(
-        "flag", "from-literal", r"--from-literal[\s=] ['\"]? [\w.-]{1,64}= (?P<secret> [^\s'\"]+ )"
-    ),
+    _lowered("flag", "pass", r"-pass(?:in|out)? \s{1,4} ['\"]?pass: (?P<secret> [^\s'\"]+ )"),
+    _lowered("flag", "secret", r"--from-literal[\s=] ['\"]? [\w.-]{1,64}= (?P<secret> [^\s'\"]+ )"),
     _lowered(
         "flag", "_secret_access_key", r"_secret_access_key \s{1,4} (?P<secret> [a-z0-9+/]{16,} )"
     ),
@@ -247,9 +245,7 @@ RULES: tuple[ScrubRule, ...] = (
     _rule(
         "header", "basic", r"[Bb]asic [\s:]{1,8} (?P<secret> [A-Za-z0-9+/]{6,}={0,2} )", _is_login
     ),
-    _lowered(
-        "hotp", "otpauth://", r"otpauth://[^\s?]{1,256}\?[^\s]{0,64}?secret= (?P<secret> \w+ )"
-    ),
+    _lowered("hotp", "otp", r"otpauth://[^\s?]{1,256}\?[^\s]{0,64}?secret= (?P<secret> \w+ )"),
     *_encoded(
         "hf_ ghp_ gho_ glpat- AKIA sk-ant- sk-proj xoxb- github_pat nvapi- -----BEGIN eyJhbG"
         " password secret_ token: AIza wandb"

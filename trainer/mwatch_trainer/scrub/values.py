@@ -32,8 +32,8 @@ class After(NamedTuple):
 NOTHING = After("", HARMLESS, 0)
 NAME_NEEDLES = (
     b"pass", b"pwd", b"pw", b"secret", b"token", b"key", b"cred", b"auth", b"jwt", b"sas",
-    b"cookie", b"signature", b"connstr", b"connection", b"dsn", b"licen", b"psk", b"netrc",
-    b"webhook", b"otp", b"_pat", b"login", b"logged", b"bearer", b"pagerduty",
+    b"cookie", b"signature", b"connstr", b"nstring", b"n_string", b"dsn", b"licen", b"psk",
+    b"netrc",    b"webhook", b"otp", b"_pat", b"login", b"logged", b"bearer", b"pagerduty",
 )  # fmt: skip
 _SEPARATOR = (
     rb"""(?:\s{0,16}(?:=>|:=|[=:])\s{0,16}|\s{1,64}\.{2,200}\s{1,8}|>|["']\s?,\s?(?=["']))"""
