@@ -60,6 +60,39 @@ def test_the_command_line_takes_what_is_typed_in(page: Path) -> None:
     assert [each for each in found if each is not None] == []
 
 
+_KUBECTL = re.compile(r"\bkubectl ([^`|;&]+)")
+_NAMESPACE = re.compile(r"(?:^|\s)(?:-n|-A)\s")
+_OF_CLUSTER = re.compile(
+    r"(?:un)?cordon|drain|(?:get|describe|label|top) nodes?\b|get --raw|explain"
+)
+
+
+def without_namespace(text: str) -> list[str]:
+    """What kubectl would do in the namespace of the reader's context, right or wrong."""
+    blocks = "\n".join(_BLOCK.findall(text))
+    spans = [" ".join(each.split()) for each in _SPAN.findall(_BLOCK.sub("", text))]
+    found = [words for code in (blocks, *spans) for words in _KUBECTL.findall(code)]
+    given = [(words, words.partition(" -- ")[0]) for words in found if " " in words.strip()]
+    return [
+        words
+        for words, own in given
+        if not _NAMESPACE.search(f"{own} ") and not _OF_CLUSTER.match(own)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_kubectl_names_its_namespace(page: Path) -> None:
+    assert without_namespace(page.read_text("utf-8")) == []
+
+
+def test_the_checker_sees_a_missing_namespace() -> None:
+    text = (
+        "`kubectl get pods`, `kubectl cordon NODE`, `kubectl -n NS get pods`, `kubectl get pvc -A`"
+    )
+    text += "\n```\nkubectl exec POD -- ps -n 3\n```\n"
+    assert without_namespace(text) == ["exec POD -- ps -n 3\n", "get pods"]
+
+
 def test_the_checker_sees_what_cannot_be_typed() -> None:
     text = "`mwatch inject`, `mwatch pause JOB`, `mwatch restart JOB --form 7`, `mwatch fly now`,\n"
     text += "```\nmwatch restart JOB --from N | tail\nmwatch mode JOB rest\n```\n"
