@@ -152,9 +152,10 @@ def alertmanager(folder: Path, desk: Desk) -> Iterator[Server]:
 def firing(name: str, **labels: str) -> dict[str, Any]:
     """As Prometheus sends it, with the values left in their templates."""
     body = ALERTS[name].body
+    incident = {"incident": "Cause: hang (stalled). Culprit: rank 3, pod gpt-3."}
     return {
         "labels": {"alertname": name, **RUN, **body["labels"], **labels},
-        "annotations": body["annotations"],
+        "annotations": body["annotations"] | incident,
     }
 
 
@@ -184,6 +185,9 @@ def test_a_hang_of_512_pods_is_one_page_and_one_message(tmp_path: Path) -> None:
     assert (desk.pager.qsize(), desk.slack.qsize()) == (0, 0)
     assert page["summary"] == "1 firing: run gpt in lab"
     assert "runbooks/MwatchStalled.md" in page["custom_details"]["alerts"]
+    assert "\nType: mwatch diagnose " in page["custom_details"]["alerts"]
+    assert "\nCause: " in page["custom_details"]["alerts"]
+    assert "Dashboard:" not in page["custom_details"]["alerts"], "no address of Grafana is known"
     assert message["title"] == f"{PODS + 1} firing: run gpt in lab"
     assert f"and more: {PODS + 1} in all." in message["text"]
     silenced = {

@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-from alerts.generate import OBJECT, RUNBOOKS, generate, prometheus_rule, rule_files, with_runbooks
+from alerts.generate import (
+    OBJECT,
+    RUNBOOKS,
+    Links,
+    completed,
+    generate,
+    prometheus_rule,
+    rule_files,
+)
 from mwatch.config.catalogue import load
 from mwatch.detect import ALL as DETECTORS
 from mwatch.export.metrics import catalog
@@ -68,6 +76,10 @@ def promtool_cases() -> list[tuple[str, bool]]:
     ]
 
 
+def is_of_run(each: Rule) -> bool:
+    return each.name != "MwatchManyRunsStalled" and not each.metrics & OF_CONTROLLER.keys()
+
+
 def test_there_are_enough_alerts_over_all_topics_and_few_of_them_page() -> None:
     assert len(ALERTS) >= 20
     assert len(NAMES) == len(ALERTS)
@@ -83,7 +95,8 @@ def test_an_alert_is_whole(each: Rule) -> None:
     assert each.file == f"{body['labels']['topic']}.rules.yaml"
     assert set(body["labels"]) == {"severity", "topic"}
     assert body["labels"]["severity"] in VALUES["severity"]
-    assert set(body["annotations"]) == {"summary", "description", "runbook_url"}
+    of_run = {"incident", "command"} if is_of_run(each) else set()
+    assert set(body["annotations"]) == {"summary", "description", "runbook_url"} | of_run
     assert body["annotations"]["runbook_url"] == f"{RUNBOOKS}/{each.name}.md"
     said = body["annotations"]["summary"] + body["annotations"]["description"]
     if each.name != "MwatchManyRunsStalled":
@@ -194,10 +207,16 @@ def test_the_object_for_the_operator_holds_the_same_rules() -> None:
     assert made["spec"]["groups"] == [group for groups in plain for group in groups]
 
 
-def test_the_links_lead_where_the_user_keeps_the_pages() -> None:
-    files = {
-        name: with_runbooks(text, "https://wiki.lab/x/") for name, text in rule_files().items()
-    }
+def test_the_links_lead_where_the_user_keeps_runbooks_dashboards_and_pages() -> None:
+    links = Links("https://wiki.lab/x/", "https://grafana.lab/", "https://mwatch.lab")
+    files = {name: completed(text, links) for name, text in rule_files().items()}
     made = prometheus_rule(files)
     assert made.count("runbook_url: https://wiki.lab/x/Mwatch") == len(ALERTS)
     assert RUNBOOKS not in made
+    of_run = sum(is_of_run(each) for each in ALERTS)
+    dashboard = "/d/mwatch-run?var-namespace={{ $labels.namespace }}&var-run={{ $labels.run }}\n"
+    assert made.count(f"dashboard_url: https://grafana.lab{dashboard}") == of_run
+    page = "/jobs/{{ $labels.namespace }}/{{ $labels.run }}\n"
+    assert made.count(f"page_url: https://mwatch.lab{page}") == of_run
+    assert yaml.safe_load(made)["spec"]["groups"]
+    assert {name: completed(text) for name, text in files.items()} == rule_files()

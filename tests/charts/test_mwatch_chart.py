@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from alerts.generate import Links, completed, prometheus_rule, rule_files
 from manifests.generate import FILES, ROOT, SOURCES, wanted
 from support.repository.chart_renders import CHARTS, NO_HELM, Refused, helm, only, rendered, sets
 
@@ -224,6 +225,16 @@ def test_runbooks_may_be_elsewhere() -> None:
         if "alert" in rule
     ]
     assert links and all(each.startswith("https://wiki.example/runs/Mwatch") for each in links)
+
+
+@needs_helm
+@pytest.mark.parametrize("pages", ["monitoring.rules.pages", "controller.notify.externalUrl"])
+def test_alerts_lead_to_the_dashboard_and_the_page_of_the_run(pages: str) -> None:
+    words = sets("monitoring.rules.grafana=https://grafana.lab/", f"{pages}=https://mwatch.lab")
+    ours = only(rendered(CHART, *OPERATOR, *words), "PrometheusRule")
+    links = Links(grafana="https://grafana.lab", pages="https://mwatch.lab")
+    files = {name: completed(text, links) for name, text in rule_files().items()}
+    assert ours["spec"] == yaml.safe_load(prometheus_rule(files))["spec"]
 
 
 @needs_helm

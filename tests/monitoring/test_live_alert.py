@@ -24,6 +24,9 @@ def test_the_stall_reaches_the_webhook_and_is_taken_back_after_the_restart(
     assert sent[0]["status"] == "firing"
     assert sent[-1]["status"] == "resolved"
     assert RUN in sent[0]["annotations"]["summary"]
+    assert sent[0]["annotations"]["incident"].startswith("Cause: hang (")
+    assert "Action: restart (" in sent[0]["annotations"]["incident"]
+    assert sent[0]["annotations"]["command"] == f"mwatch diagnose {RUN}"
 
 
 def test_the_run_was_restarted_once_and_for_the_hang(watched: Watched) -> None:
