@@ -8,7 +8,7 @@ from dashboards import gpu_promql as gpu
 from dashboards.board import Board, Panel, Query, Row, Step
 from dashboards.gpu_promql import by_gpu
 from dashboards.marks import marks
-from dashboards.promql import ONE_RUN, PODS, in_order, of, rate
+from dashboards.promql import ONE_RUN, PODS, of, rate, worst
 from dashboards.rank_panels import FABRIC, NCCL, RANKS
 from dashboards.states import ABOVE_ZERO_IS_BAD, GOOD_NO, GOOD_UP
 
@@ -26,7 +26,8 @@ HEAT = Row(
     "GPUs by rank over time",
     (
         Panel(
-            "Utilisation", "heat", (Query(in_order(gpu.UTILIZATION), _NAME),), "percentunit",
+            "Utilisation", "heat", (Query(worst(gpu.UTILIZATION, is_lowest=True), _NAME),),
+            "percentunit",
             "Healthy: 70 to 95 %. Below 50 %: the GPU waits for something. 0 on all: a hang. 0 on "
             "some: ranks are out of step. A rank waiting in NCCL also reads 100 %: compare with "
             "the tensor cores.",
@@ -34,20 +35,21 @@ HEAT = Row(
             steps=(_RED, Step(0.01, "orange"), Step(0.5, "yellow"), Step(0.7, "green")),
         ),
         Panel(
-            "Tensor cores active", "heat", (Query(in_order(gpu.TENSOR), _NAME),), "percentunit",
+            "Tensor cores active", "heat", (Query(worst(gpu.TENSOR, is_lowest=True), _NAME),),
+            "percentunit",
             "The reliable sign of work (Hopper and newer, or dcgm-exporter). If one rank stays "
             "active while the others drop, the others wait for it.",
             alerts=("MwatchStalled", "MwatchStraggler"), low=0, high=1, width=12, height=9,
             steps=(_RED, Step(0.02, "orange"), Step(0.1, "yellow"), Step(0.2, "green")),
         ),
         Panel(
-            "Power", "heat", (Query(in_order(gpu.POWER), _NAME),), "watt",
+            "Power", "heat", (Query(worst(gpu.POWER, is_lowest=True), _NAME),), "watt",
             "Near the limit under load (400 W on an A100, 700 W on an H100). A waiting GPU draws "
             "visibly less.", width=12, height=9,
             steps=(_RED, Step(150, "orange"), Step(300, "yellow"), Step(400, "green")),
         ),
         Panel(
-            "Temperature", "heat", (Query(in_order(gpu.TEMPERATURE), _NAME),), "celsius",
+            "Temperature", "heat", (Query(worst(gpu.TEMPERATURE), _NAME),), "celsius",
             "Healthy: below 83 °C (A100).", alerts=("MwatchGpuHot",), width=12, height=9,
             steps=(Step(None, "green"), Step(78, "yellow"), Step(83, "red")),
         ),
@@ -112,7 +114,7 @@ FAULTS = Row(
     (
         Panel(
             "Reachable by the driver", "heat",
-            (Query(in_order(by_gpu(of("mwatch_gpu_up", PODS))), _NAME),), "none",
+            (Query(worst(by_gpu(of("mwatch_gpu_up", PODS)), is_lowest=True), _NAME),), "none",
             "down: the GPU fell off the bus, or the driver lost it.", alerts=("MwatchGpuLost",),
             states=GOOD_UP,
         ),
@@ -171,7 +173,8 @@ BOARD = Board(
     "gpu-network",
     "mwatch-gpu-network",
     "mwatch / GPU and network per rank",
-    "GPUs, NCCL and network of one run, by rank. Works with and without dcgm-exporter.",
+    "GPUs, NCCL and network of one run, by rank. Works with and without dcgm-exporter. Of more "
+    "than 64 ranks, the maps show the 64 worst at each moment.",
     (RANKS, HEAT, LOAD, FAULTS, NCCL, FABRIC),
     many_runs=False,
     has_pods=True,

@@ -40,6 +40,8 @@ PHASES = (
     JobPhase.ENDED,
 )
 """If pods report different phases, the one later in this list is shown."""
+MAX_ROWS = 64
+"""Of a panel with one row per rank: more cannot be read, and are slow to draw."""
 SEVERITIES = ("info", "warning", "critical")
 
 
@@ -106,8 +108,12 @@ def severity_code(where: str, *labels: str) -> str:
     return per_run(_either(cases), "finding", *labels)
 
 
-def in_order(expr: str) -> str:
-    """Pad ranks with zeros, because Grafana sorts series by label text."""
+def worst(expr: str, *, is_lowest: bool = False) -> str:
+    """One row per rank, in order; of more than `MAX_ROWS` the worst at each moment.
+
+    Ranks are padded with zeros, because Grafana sorts series by label text.
+    """
+    expr = f"{'bottomk' if is_lowest else 'topk'}({MAX_ROWS}, {expr})"
     for digits in (1, 2, 3):
         zeros = "0" * (4 - digits)
         expr = f'label_replace({expr}, "rank", "{zeros}$1", "rank", "([0-9]{{{digits}}})")'

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from dashboards.board import Panel, Query, Row, Step
-from dashboards.promql import PODS, age, equal, in_order, of, rate
+from dashboards.promql import PODS, age, equal, of, rate, worst
 from dashboards.states import ABOVE_ZERO_IS_BAD, GOOD_UP
 
 
@@ -26,7 +26,7 @@ RANKS = Row(
             "Iterations behind the fastest rank", "heat",
             (
                 Query(
-                    in_order(
+                    worst(
                         f"-({_by('rank', _ITERATION)} - on () group_left () max({_ITERATION}))"
                     ),
                     "rank {{rank}}",
@@ -41,7 +41,7 @@ RANKS = Row(
             "Age of the last probe record", "heat",
             (
                 Query(
-                    in_order(age(_by("rank", of("mwatch_rank_beat_timestamp_seconds", PODS)))),
+                    worst(age(_by("rank", of("mwatch_rank_beat_timestamp_seconds", PODS)))),
                     "rank {{rank}}",
                 ),
             ),
@@ -53,9 +53,10 @@ RANKS = Row(
             "Share of time in a collective", "heat",
             (
                 Query(
-                    in_order(
+                    worst(
                         f"{_by('rank', rate(_COLLECTIVE))}\n"
-                        f" / sum by (rank) ({rate(_SECONDS)})"
+                        f" / sum by (rank) ({rate(_SECONDS)})",
+                        is_lowest=True,
                     ),
                     "rank {{rank}}",
                 ),

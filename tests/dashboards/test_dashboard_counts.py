@@ -63,22 +63,37 @@ def series() -> list[dict[str, str]]:
     return [{"series": name, "values": values} for name, values in made.items()]
 
 
-def test_one_run_is_counted_once_whoever_reports_it(tmp_path: Path) -> None:
+def ask(folder: Path, series: list[dict[str, str]], expected: list[tuple[str, str, float]]) -> None:
+    """`expected`: PromQL, labels and value of its one result, after five minutes."""
     try:
         promtool = debian_tool("prometheus", "promtool")
     except ToolMissing as error:
         pytest.skip(str(error))
     samples: list[dict[str, Any]] = [
-        {
-            "expr": MADE[name].filled(run=".*", namespace=".*", pod=".*", **TIMES),
-            "eval_time": "5m",
-            "exp_samples": [{"labels": labels, "value": value}],
-        }
-        for name, labels, value in EXPECTED
+        {"expr": expr, "eval_time": "5m", "exp_samples": [{"labels": labels, "value": value}]}
+        for expr, labels, value in expected
     ]
-    tests = [{"interval": "30s", "input_series": series(), "promql_expr_test": samples}]
-    file = tmp_path / "counts.test.yaml"
+    tests = [{"interval": "30s", "input_series": series, "promql_expr_test": samples}]
+    file = folder / "counts.test.yaml"
     file.write_text(json.dumps({"rule_files": [], "tests": tests}), "utf-8")
     line = [str(promtool), "test", "rules", str(file)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def filled(name: tuple[str, str, str], run: str) -> str:
+    return MADE[name].filled(run=run, namespace=".*", pod=".*", **TIMES)
+
+
+def test_one_run_is_counted_once_whoever_reports_it(tmp_path: Path) -> None:
+    expected = [(filled(name, ".*"), labels, value) for name, labels, value in EXPECTED]
+    ask(tmp_path, series(), expected)
+
+
+def test_of_many_ranks_the_worst_are_shown(tmp_path: Path) -> None:
+    behind = filled(("gpu-network", "Iterations behind the fastest rank", "A"), "gpt")
+    ranks = [
+        {"series": f'mwatch_rank_iteration{{run="gpt", rank="{rank}"}}', "values": f"{rank}x20"}
+        for rank in range(100)
+    ]
+    ask(tmp_path, ranks, [(f"count({behind})", "{}", 64), (f"min({behind})", "{}", 99 - 63)])
