@@ -191,3 +191,12 @@ def test_a_great_jump_of_few_iterations_is_a_warning() -> None:
 )
 def test_what_is_usual_at_the_beginning_of_a_run_is_not_a_spike(losses: list[float]) -> None:
     assert ten_at_a_time(losses) == []
+
+
+def test_a_loss_that_rises_with_every_line_is_a_warning() -> None:
+    falls, rises = [7.9, 6.9, 6.1, 5.7, 5.6], [5.7, 6.5, 8.0, 9.7, 10.4]
+    (finding,) = spike(falls + rises)
+    assert (finding.severity, finding.since_iteration) == (Severity.WARNING, 6)
+    assert spike([*falls, 5.7, 6.5, 8.0, 7.9, 10.4]) == []  # not with every line
+    assert spike([*falls, 5.7, 5.8, 5.9, 6.0, 6.1]) == []  # not far
+    assert spike([11.0, *falls, *rises]) == []  # it began higher

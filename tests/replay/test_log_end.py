@@ -23,6 +23,7 @@ from support.builders.job import entries
 NOW = 2_000_000_000.0
 FULL = "OSError: [Errno 28] No space left on device: '/ckpt/iter_0000100/__3_0.distcp'"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB."
+NO_SIZE = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory."
 TIMEOUT = (
     "[rank{rank}]:[E501 10:10:00.1 ProcessGroupNCCL.cpp:616] [Rank {rank}] Watchdog caught "
     "collective operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={size}, "
@@ -55,6 +56,16 @@ def timeout(rank: int, seq: int = 51, op: str = "ALLREDUCE", size: int = 4096) -
         (["[rank3]: KeyError: 'input_ids'"], Cause.USER_ERROR),
         ([OOM, TEARDOWN, "wandb: Synced 5 files", "[rank5]: more text"], Cause.OOM),
         ([TEARDOWN, OOM], Cause.OOM),
+        ([timeout(1), timeout(2), NO_SIZE], Cause.HANG),
+        (["  AssertionError: tp size should be divisible by 8"], Cause.USER_ERROR),
+        (['  message: "AssertionError: the group is not initialized"'], Cause.USER_ERROR),
+        (["AssertionErrorassert param.ds_status == ZeroParamStatus.AVAILABLE"], Cause.USER_ERROR),
+        (["WARN: Line: 459: NET/OFI Couldn't open AV. RC: -22"], Cause.FABRIC),
+        (["httpx.ReadTimeout: The read operation timed out"], Cause.FABRIC),
+        (["HfHubHTTPError: 504 Server Error: Gateway Time-out for url: x-tokenizer"], Cause.FABRIC),
+        (["ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready."], Cause.HANG),
+        (["SafetensorError: I/O error: Invalid argument (os error 22)"], Cause.STORAGE),
+        (["EE1002: Stream synchronize timeout. rtDeviceSynchronize failed"], Cause.HANG),
     ],
 )
 def test_the_fault_at_the_end_of_an_excerpt_is_the_verdict(
@@ -184,3 +195,31 @@ def test_a_last_save_that_fails_after_the_training_is_no_good_end(
     assert read(tmp_path, *done).verdict.cause is Cause.FINISHED
     late = ["[rank0]: RuntimeError: NCCL communicator was aborted on rank 0."]
     assert read(tmp_path, *done, *late).verdict.cause is Cause.FINISHED
+
+
+GATHER = """\
+{'train_runtime': 20110.3, 'train_loss': 0.9, 'epoch': 1.0}
+[rank5]:   File "/lib/torch/distributed/fsdp/_optim_utils.py", line 1837, in _unflatten_optim_state
+[rank5]:     tensor_buffer = value.new_zeros(*buffer_size)
+[rank5]:   File "/lib/torchao/utils.py", line 444, in _dispatch__torch_dispatch__
+[rank5]: NotImplementedError: attempting to run unimplemented operator"""
+
+
+def test_a_last_save_that_the_code_cannot_do_is_an_error_of_the_code(tmp_path: Path) -> None:
+    assert read(tmp_path, *GATHER.splitlines()).verdict.cause is Cause.USER_ERROR
+    other = GATHER.replace("_unflatten_optim_state", "close_logger")
+    assert read(tmp_path, *other.splitlines()).verdict.cause is Cause.FINISHED
+
+
+@pytest.mark.parametrize(("seconds", "cause"), [(21, Cause.UNKNOWN), (3000, Cause.HANG)])
+def test_steps_without_a_time_need_a_long_silence(
+    tmp_path: Path, seconds: int, cause: Cause
+) -> None:
+    clock = "[2021-06-08 {:02d}:{:02d}:{:02d},002] [INFO] [timer.py:157:stop] SamplesPerSec=1.8"
+    overflow = "[2021-06-08 12:00:00,001] [INFO] OVERFLOW! Skipping step. Attempted loss scale: "
+    lines = [f"{overflow}65536.0, reducing to 32768.0"]
+    for number in range(1, 8):
+        lines.append(f"{{'loss': {3 - number / 10}, 'step': {number * 10}}}")
+        at = 12 * 3600 + number * 21 if number < 7 else 12 * 3600 + 6 * 21 + seconds
+        lines.append(clock.format(at // 3600, at // 60 % 60, at % 60))
+    assert read(tmp_path, *lines).verdict.cause is cause

@@ -213,12 +213,20 @@ def at_log_end(job: Job, after: Mapping[str, int], settings: Settings) -> Findin
     if (exited_in_order(attempt) and not is_after_end) or attempt.gone:
         return None
     root = root_cause(job, after)
-    if root is None or (is_after_end and (root.error is None or root.cause not in _LOSES_RESULT)):
+    if root is None or (is_after_end and not _loses_result(root)):
         return None
     found = _finding(job, root, has_proof=False, is_emergency=True)
     found = _hang_behind_kill(job, root, found, settings) or found
     confidence = min(found.confidence, _UNPROVEN)
     return replace(found, detector=LOG_END, confidence=confidence, cannot_heal=True)
+
+
+def _loses_result(root: RootCause) -> bool:
+    """The exception is about the last save. Others at the end of a process hurt nobody."""
+    if root.error is None:
+        return False
+    is_saving = root.error.error.during == "save"
+    return root.cause in _LOSES_RESULT or (root.cause is Cause.USER_ERROR and is_saving)
 
 
 def _finding(job: Job, root: RootCause, has_proof: bool, is_emergency: bool) -> Finding:

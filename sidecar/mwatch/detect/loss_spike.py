@@ -6,7 +6,8 @@ Short spikes recover by themselves and are not reported. A spike from the first 
 may be another data set as well as bad weights: only a warning. What is usual is learnt from this
 attempt and, for a young one, from the lines of earlier ones. With few lines before it only a jump
 that no noise and no change of data explains counts: to more than twice the loss, and further from
-it than anything before. It is a warning until it has lasted for as many iterations as others.
+it than anything before. It is a warning until it has lasted for as many iterations as others. So is
+a loss that rises with every line.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _GREAT = 2.0
 _FAR = 1.0
 """A cross-entropy that rises by this much in few lines forgot what it had learnt."""
 _BACK = 0.8
+_CLIMB = 5  # lines in a row, each above the one before, to
+_CLIMB_RATIO = 1.5  # times the lowest loss, and above all that was printed before it
 
 
 class _Reported(NamedTuple):
@@ -47,6 +50,8 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
         return []
     stands_out = may_stand_out(steps, loss, _GREAT, _FEW_AFTER - 1, printed_loss)
     if stands_out and (found := _great_jump(job, rules)):
+        return found
+    if found := _climb(job, loss):
         return found
     if len(steps) < rules.spike_lines:
         return []
@@ -103,6 +108,28 @@ def _great_jump(job: Job, rules: NumberSettings) -> list[Finding]:
     if sum(each.step.new for each in spike) < rules.spike_lines:
         finding = replace(finding, severity=Severity.WARNING, confidence=0.6)
     return [finding]
+
+
+def _climb(job: Job, loss: float) -> list[Finding]:
+    """The loss fell and then rises with every line, beyond where it began: only a warning."""
+    steps = job.attempt.steps
+    if len(steps) < _FEW + _CLIMB:
+        return []
+    newest = [printed_loss(steps[i]) or 0.0 for i in range(-_CLIMB, 0)]
+    if any(later <= each for each, later in pairwise(newest)) or newest[0] <= 0.0:
+        return []
+    reported = _history(job)
+    lowest = min(range(len(reported)), key=lambda i: reported[i].loss)
+    usual = reported[lowest].loss
+    rising = pairwise(each.loss for each in reported[lowest:])
+    if lowest < _FEW or loss < max(_CLIMB_RATIO * usual, usual + 2 * _FAR):
+        return []
+    if any(later <= each for each, later in rising):
+        return []
+    if loss <= max(each.loss for each in reported[:lowest]):
+        return []
+    found = _finding(job, reported[lowest + 1 :], usual, loss)
+    return [replace(found, severity=Severity.WARNING, confidence=0.6)]
 
 
 def _history(job: Job) -> list[_Reported]:

@@ -29,6 +29,7 @@ from msgspec.structs import replace
 
 from mwatch.errors import InputError
 from mwatch.model.event import PlacedLines
+from mwatch.model.job import Step
 from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.timeline import Rollback
 from mwatch.parse.fast_path.run import in_pieces
@@ -174,13 +175,16 @@ def _short(shown: str) -> str:
 
 
 _TRAINER = re.compile(
-    rb"\b(?:(?:train|eval)(?:er|ing)?|epoch|checkpoint|nccl|cuda|torch\w*|deepspeed|lightning|rank\d+)\b",
+    rb"\b(?:(?:train|eval)(?:er|ing)?|epoch|checkpoint|nccl|cuda|torch\w*|deepspeed|lightning|rank\d+"
+    rb"|global_rank|hccl|npu|OMP_NUM_THREADS|distributed|ray|raylet"
+    rb"|(?:waiting for|all) (?:ranks|workers|nodes|master))\b",
     re.I,
 )
 FRESH_SECONDS = 60.0
 """A file that changed later than this long ago may have been copied just now."""
 _NEAR = 120.0
 _LATER = 300.0
+_LONG_QUIET = 600.0  # seconds without a step that no usual step explains
 _REHEARSED = 50_000
 """Events per stream to estimate its clock by; reading them takes seconds at most."""
 
@@ -324,6 +328,19 @@ class Recording:
         if self._is_shifted or zones or any(each.shift for each in self._moments):
             return TailClock(last, ahead)  # the clocks of the pods differ
         return TailClock(max((last, *(each.last or last for each in clocks))), ahead)
+
+    def quiet_until(self, last: float, step: Step | None) -> float | None:
+        """How long the log goes on without progress: its last time. Step lines without a time tell
+        nothing of how long a step takes: only a long silence behind them counts."""
+        end = self.end_clock(last).last
+        tail = self.tails.get(step.file) if step else None
+        if end is None or step is None or tail is None:
+            return end
+        behind = self.line_counts.get(step.file, 0) - step.line
+        lines = tail.splitlines(keepends=True)
+        before = tail_clock(b"".join(lines[: len(lines) - behind]), self._now).last
+        is_untimed = before is not None and step.at < before
+        return last if is_untimed and before and end - before < _LONG_QUIET else end
 
     def clock_ahead(self, last: float) -> float:
         """By how much true time is ahead of the log's: as it prints, or as its files show."""

@@ -269,7 +269,9 @@ def _replay(
     for observed in recording.stored(last):
         engine.observe(observed)
     up_until = _in_log_time(request, until, recording, last)
-    proved = recording.end_clock(last).last if _goes_on(engine.job.attempt) else None
+    attempt = engine.job.attempt
+    step = attempt.steps[-1] if attempt.steps else None
+    proved = recording.quiet_until(last, step) if _goes_on(attempt) else None
     dumps = flight and FlightEvidence(flight, engine.job, last, is_relative=recording.is_relative)
     if dumps is not None:
         recording.notes += dumps.notes

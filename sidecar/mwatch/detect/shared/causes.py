@@ -149,7 +149,14 @@ _KINDS = (
     (re.compile(r"no space left|quota|read-only file system|stale file handle|input/output error"
                 r"|requested and \d+ written|short write|file write failed|disk (?:is )?full"
                 r"|remote i/o error|transport endpoint|bad address|host is down|file too large"
-                r"|communication error on send|structure needs cleaning", re.I), Cause.STORAGE),
+                r"|communication error on send|structure needs cleaning|basic_ios::clear"
+                r"|device or resource busy|file name too long|\[Errno (?:22|95)\]"
+                r"|\(os error (?!2\)|11\)|13\))\d", re.I), Cause.STORAGE),
+    (re.compile(r"\b5\d\d (?:Server|Internal|Bad|Service|Gateway)|HTTP Error (?:429|5\d\d)"
+                r"|gateway time-?out|bad gateway|service unavailable|too many requests"
+                r"|IncompleteRead|connection broken|(?:actor|server) is (?:temporarily )?unavail"
+                r"|keepalive watchdog|rpc_code: 14|StatusCode\.UNAVAILABLE|connection to raylet"
+                r"|read (?:operation )?timed out", re.I), Cause.FABRIC),
     (re.compile(r"tarfile\.|pyarrow\.|parquet|snappy|webdataset|datasets\.|DatasetGeneration"
                 r"|\bshard\b.{0,60}(?:corrupt|hash|checksum|missing)"
                 r"|(?:zstd|lz4|gzip|bz2)\b.{0,60}(?:corrupt|error|invalid)|tokenizer|sentencepiece"
@@ -161,7 +168,8 @@ _KINDS = (
                 r"|remote end closed|failed to (?:resolve|connect)|max retries exceeded"
                 r"|peer (?:closed|reset)|host(?:name)? .{0,60}(?:not found|unreachable)", re.I),
      Cause.FABRIC),
-    (re.compile(r"(?:timed out|timeout|bailing out).{0,80}(?:\bwait|barrier|\brank|collective)"
+    (re.compile(r"(?:timed out|timeout|bailing out).{0,80}(?:\bwait|not ready|barrier"
+                r"|\brank|collective)"
                 r"|\bwait\w* (?:for|on|until) .{0,60}(?:\brank|barrier|worker|peer|collective)",
                 re.I), Cause.HANG),
 )  # fmt: skip
@@ -232,7 +240,8 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
     Cause.FABRIC: (
         "dns-failure", "etcd-unreachable", "hub-unreachable", "nccl-connect-refused",
         "nccl-peer-closed", "nccl-remote-error", "rendezvous-connection", "rendezvous-timeout",
-        "jax-start-timeout", "nvls-cuda-failure",
+        "jax-start-timeout", "nvls-cuda-failure", "hub-throttled", "gcs-unreachable",
+        "k8s-init-waits",
         "store-barrier-timeout", "store-clients-missing", "store-connect-timeout",
         "store-port-in-use",
     ),

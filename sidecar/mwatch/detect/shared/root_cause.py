@@ -240,8 +240,9 @@ class _Seen:
             error = min(self._tracebacks(), key=self._order, default=None)
             if error is not None:
                 return self._of_error(error)
-            cause = Cause.NAN if _NAN.search(fault.fault.text) else Cause.CRASH
-            return RootCause(cause, fault.at, fault, self._report, confidence=0.6)
+            return RootCause(
+                self._cause_of_generic(fault.fault), fault.at, fault, self._report, confidence=0.6
+            )
         if fault is not None and (error is None or self._order(fault) <= self._order(error)):
             return self._of_fault(fault)
         if error is None:
@@ -253,6 +254,15 @@ class _Seen:
             is_sure = report.error.kind == REPORTS[0] or root.cause is not Cause.USER_ERROR
             return None if is_sure else root
         return root
+
+    def _cause_of_generic(self, fault: Fault) -> Cause:
+        """A torn or quoted assertion has its message, but no traceback."""
+        if _NAN.search(fault.text):
+            return Cause.NAN
+        if fault.id != "assertion-failed" or self._has_trained:
+            return Cause.CRASH
+        message = fault.text.rpartition("AssertionError")[2].lstrip(": ")
+        return causes.cause_of_error("AssertionError", message, has_worked=False)
 
     def _of_fault(self, seen: FaultSeen) -> RootCause:
         assert seen.entry is not None

@@ -27,6 +27,8 @@ _FRAME = re.compile(r'\s*File "([^"\n]{1,500})", line (\d+)(?:, in (.{1,200}))?'
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/torch/|/bin/|^<")
 """Files that the user did not write: the fault is in the frame that called them."""
 _ERROR = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?")
+_INDENTED = re.compile(r"\s{1,40}(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception): \S")
+"""The last line of a traceback that was moved to the right as a whole: no statement looks so."""
 _TORN = re.compile(r"([\w.]*?[A-Z]\w*?(?:Error|Exception))(?:[\w.]*?[A-Z]\w*?(?:Error|Exception))+")
 """Names that several ranks printed into one line."""
 _EXCEPTION = re.compile(
@@ -36,7 +38,8 @@ _EXCEPTION = re.compile(
 )
 """A name that ends in Error or the like, has a module, or is in mixed case: not `INFO: …`."""
 _BARE = re.compile(
-    r"(?<![\w.'\"(/=-])((?:[A-Za-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80}Error|[A-Z]?\w{0,80}Exception))"
+    r"(?<![\w.'\"(/=-])((?:[A-Za-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80}Error|[A-Z]?\w{0,80}Exception)"
+    r"|(?:[A-Za-z_]\w{0,80}\.){1,8}[A-Z]\w{0,80}Timeout)"
     r"(?:\(([A-Z]\w{0,80})\))?(?:: ?(.*)|$)"
 )
 _LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|EXCEPTION|[Uu]ncaught|[Uu]nhandled)\b|^E\d{4} ")
@@ -63,7 +66,11 @@ _DURING = {
         r"_?load_(?:\w+_)?checkpoint|_load_(?:\w+_)?base_checkpoint|(?:dcp_)?load_state_dict"
         r"|\w*load_plan|load_sharded\w*|restore_checkpoint|load_from_checkpoint"
     ),
-    "save": re.compile(r"_?save_checkpoint\w*|maybe_finalize_async_save|_?save_(?:\w+_)?ckpt"),
+    "save": re.compile(
+        r"_?save_(?:checkpoint|weights|model|pretrained|optimizer)\w*|maybe_finalize_async_save"
+        r"|_?save_(?:\w+_)?ckpt|_?optim_state_dict\w*|_convert_state_with_\w+"
+        r"|_(?:unflatten|communicate|gather)_\w*optim_state\w*"
+    ),
     "evaluate": re.compile(r"evaluate(?:_and_print_results)?|eval_forward"),
     "data": re.compile(r"build_train_valid_test_\w+|train_valid_test_datasets_provider"),
     "step": re.compile(r"train_step|forward_step|forward_backward_\w+"),
@@ -133,7 +140,7 @@ class _Traceback(Block):
         indent = len(body) - len(body.lstrip())
         if frame := _FRAME.match(body):
             self._indent = indent if frame[0][:1].isspace() else self._indent
-        if indent >= self._indent:
+        if indent >= self._indent and (frame or not _INDENTED.match(body)):
             self._read_frame(line, body)
             return True
         found = _ERROR.fullmatch(body.strip())
@@ -251,5 +258,5 @@ TRACEBACK = Recogniser((re.escape(_OPEN),), _read_traceback)
 IGNORED = Recogniser(tuple(map(re.escape, _IGNORED)), _read_ignored)
 _FRAMES = (r'File "[^"\n]{1,500}", line \d',)
 FRAME = Recogniser(_FRAMES, _read_frame, inert=frozenset(_FRAMES))
-_ENDS = (r"Error: ", r"Error\): ", r"Exception: ", r"Error:?$", r"Exception:?$")
+_ENDS = (r"Error: ", r"[a-z]Timeout: ", r"Error\): ", r"Exception: ", r"Error:?$", r"Exception:?$")
 EXCEPTION = Recogniser(_ENDS, _read_exception, inert=frozenset(_ENDS))
