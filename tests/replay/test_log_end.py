@@ -29,6 +29,7 @@ TIMEOUT = (
     "collective operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={size}, "
     "NumelOut={size}, Timeout(ms)=600000) ran for 600029 milliseconds before timing out."
 )
+TIMED_OUT = "EE1002: Stream synchronize timeout. rtDeviceSynchronize failed"
 TEARDOWN = (
     "[rank5]:[E501 10:10:01.1 ProcessGroupNCCL.cpp:630] Some NCCL operations have failed or timed "
     "out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on "
@@ -56,7 +57,7 @@ def timeout(rank: int, seq: int = 51, op: str = "ALLREDUCE", size: int = 4096) -
         (["[rank3]: KeyError: 'input_ids'"], Cause.USER_ERROR),
         ([OOM, TEARDOWN, "wandb: Synced 5 files", "[rank5]: more text"], Cause.OOM),
         ([TEARDOWN, OOM], Cause.OOM),
-        ([timeout(1), timeout(2), NO_SIZE], Cause.HANG),
+        ([TIMED_OUT, NO_SIZE], Cause.HANG),
         (["  AssertionError: tp size should be divisible by 8"], Cause.USER_ERROR),
         (['  message: "AssertionError: the group is not initialized"'], Cause.USER_ERROR),
         (["AssertionErrorassert param.ds_status == ZeroParamStatus.AVAILABLE"], Cause.USER_ERROR),
@@ -65,7 +66,7 @@ def timeout(rank: int, seq: int = 51, op: str = "ALLREDUCE", size: int = 4096) -
         (["HfHubHTTPError: 504 Server Error: Gateway Time-out for url: x-tokenizer"], Cause.FABRIC),
         (["ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready."], Cause.HANG),
         (["SafetensorError: I/O error: Invalid argument (os error 22)"], Cause.STORAGE),
-        (["EE1002: Stream synchronize timeout. rtDeviceSynchronize failed"], Cause.HANG),
+        ([TIMED_OUT], Cause.HANG),
     ],
 )
 def test_the_fault_at_the_end_of_an_excerpt_is_the_verdict(

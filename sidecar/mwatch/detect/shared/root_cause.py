@@ -46,6 +46,8 @@ _WARNS = re.compile(
     re.I,
 )
 """Words of a line about something that the program goes on after."""
+_NO_SIZE = "absurd-allocation"
+"""A size that a failed collective left undefined."""
 _TIMED_OUT = "collective-timeout-status"
 """Printed beside the timeout itself, which an excerpt may lack."""
 _OF_NETWORK = frozenset(
@@ -303,7 +305,10 @@ class _Seen:
         return is_missing and is_passed_on and seen.error.during != "save" and not self._has_trained
 
     def _roots(self) -> list[FaultSeen]:
-        return [seen for seen in self._faults if seen.is_root]
+        roots = [seen for seen in self._faults if seen.is_root]
+        if any(seen.fault.id == _NO_SIZE for seen in roots) and self._first_cascade():
+            return [seen for seen in roots if seen.fault.id != _NO_SIZE]
+        return roots
 
     def _named_roots(self) -> list[FaultSeen]:
         return [seen for seen in self._roots() if seen.fault.id not in _VAGUE]
