@@ -200,9 +200,9 @@ def test_until_says_nothing_about_a_log_without_times(tmp_path: Path) -> None:
     assert report.notes == ("the log prints no times, so --until does not apply",)
 
 
-def test_a_text_that_is_no_log_is_blind(tmp_path: Path) -> None:
+def test_of_a_text_that_is_no_log_nothing_is_known(tmp_path: Path) -> None:
     report = judged(put(tmp_path, "a.log", "hello\nworld\n"))
-    assert (report.verdict.cause, report.exit_code) == (Cause.BLIND, 3)
+    assert (report.verdict.cause, report.exit_code) == (Cause.UNKNOWN, 3)
     assert report.verdict.summary == "no line of a trainer was found in the file"
 
 

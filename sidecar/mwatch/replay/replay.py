@@ -156,9 +156,9 @@ def nothing_read(recording: Recording, run: str) -> RunReport:
     cause = Cause.BLIND
     if recording.streams:
         where = "the file" if len(_files(recording)) == 1 else f"{len(_files(recording))} files"
-        text = f"no line of a trainer was found in {where}"
+        cause, text = Cause.UNKNOWN, f"no line of a trainer was found in {where}"
         if recording.is_about_training:
-            cause, text = Cause.UNKNOWN, f"no line in {where} shows progress or an error"
+            text = f"no line in {where} shows progress or an error"
     else:
         text = recording.notes[0] if recording.notes else "there is nothing to read"
     return RunReport(
