@@ -229,6 +229,11 @@ def test_a_stall_that_may_recover_is_not_restarted_from_the_beginning() -> None:
         dead = died()
         decision = decided(dead, allowed, restart_stalled_from_beginning=False)
         assert decision.action is Action.RESTART and decision.resume_from is None
+    add_sign(built, PROCESS, STOPPED)
+    decision = decided(built, found, restart_stalled_from_beginning=False)
+    assert decision.action is Action.RESTART, "nobody continues a process that a signal holds"
+    built = running(silent=4000)
+    add_sign(built, CPU, FLAT)
     stuck = finding(Cause.HANG, since_time=built.attempt.progress_at, cannot_heal=True)
     decision = decided(built, stuck, restart_stalled_from_beginning=False)
     assert decision.action is Action.RESTART, "a process that is stopped does not come back"

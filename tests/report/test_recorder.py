@@ -185,7 +185,7 @@ def test_a_replay_gives_a_story_with_its_own_conclusion(killed: RunLog, tmp_path
 
 def test_a_log_without_a_known_line_is_a_story_of_nothing(tmp_path: Path) -> None:
     story = replayed(tmp_path, "hello\nworld\n")
-    assert (story.verdict.cause, story.series) == ("blind", ())
+    assert (story.verdict.cause, story.series) == ("unknown", ())
     assert "no line of a trainer" in story.verdict.summary
 
 

@@ -94,6 +94,8 @@ def _is_open_stall(case: _Case) -> bool:
     job, finding = case.job, case.finding
     if witness.gone_times(job) or witness.is_over(job) or witness.is_sick(finding):
         return False
+    if witness.is_stopped(job, case.settings):
+        return False
     is_end = witness.reports_an_exit(finding) or finding.detector in witness.DEATH_DETECTORS
     has_ended = is_end and not witness.is_only_printed(job, finding)
     return case.rule.proof is not Proof.OWN and not has_ended and _may_heal(finding)

@@ -164,6 +164,17 @@ def may_be_done(job: Job, finding: Finding) -> str | None:
     return None
 
 
+def is_stopped(job: Job, settings: Settings) -> bool:
+    """A signal holds a process: without another one it never goes on."""
+    wanted = AGREES[SignSource.PROCESS]
+    return any(
+        seen.sign.source is SignSource.PROCESS
+        and seen.sign.state in wanted
+        and _counts(job, seen, settings)
+        for seen in job.attempt.signs.values()
+    )
+
+
 def gone_times(job: Job) -> list[float]:
     attempt = job.attempt
     dead = [seen.since for seen in attempt.signs.values() if seen.sign.state is SignState.DEAD]
