@@ -68,6 +68,11 @@ _DATA_CODE = re.compile(
     r"|data_?loader\.py|sample_idx|shuffle_idx|doc_idx"
 )
 """Code that raises programming errors about the files it reads."""
+_LOADER_WORKER = "dataloader-worker-error"
+_DECODING = re.compile(
+    r"DecodeError|EOFError|BadZipFile|BadGzipFile|UnpicklingError|zlib\.error|LZMAError|ArrowInvalid"
+    r"|ReadError|UnidentifiedImageError"
+)
 _NAN = re.compile(
     r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)|\bnan loss\b|\bnon-?finite\b"
     r"|\b(?:loss|grad(?:ient)?s?|norm|logits|weights|outputs?|activations?)\b.{0,40}"
@@ -291,11 +296,16 @@ class _Seen:
         has_worked = self._has_saved if seen.error.during == "save" else self._has_trained
         cause = causes.cause_of_error(name, message, seen.error.during, has_worked=has_worked)
         if cause is Cause.USER_ERROR and causes.is_about_files(name):
-            if _DATA_CODE.search(f"{seen.error.where} {message}"):
+            if _DATA_CODE.search(f"{seen.error.where} {message}") or self._is_bad_record(name):
                 cause = Cause.DATA
             elif self._is_of_a_load(seen):
                 cause = Cause.CHECKPOINT
         return RootCause(cause, seen.at, error=seen, confidence=0.7)
+
+    def _is_bad_record(self, name: str | None) -> bool:
+        """A worker of a data loader could not decode what it read."""
+        is_in_worker = any(seen.fault.id == _LOADER_WORKER for seen in self._faults)
+        return is_in_worker and _DECODING.search(str(name)) is not None
 
     def _is_of_a_load(self, seen: ErrorSeen) -> bool:
         """Something that the checkpoint lacks, passed on by the code that reads it."""
