@@ -121,10 +121,16 @@ def test_two_pods_are_joined_into_one_job_and_a_stopped_rank_is_found(
     options = ("-n", pods.namespace, "--port", "0", "--poll", "1")
     with pods.run() as training, controller(plane, *options) as process:
         port = port_of(process)
-        until(lambda: [each for each in jobs(port) if (each["iteration"] or 0) > 12])
+        everywhere = {"wanted": 2, "running": 2, "answering": 2, "silent": []}
+        until(
+            lambda: [
+                each
+                for each in jobs(port)
+                if (each["iteration"] or 0) > 12 and each["pods"] == everywhere
+            ]
+        )
         (told,) = jobs(port)
         assert told["verdict"]["cause"] == "healthy", told
-        assert told["pods"] == {"wanted": 2, "running": 2, "answering": 2, "silent": []}
         training.stopped = (0,)
         began = time.monotonic()
         until(lambda: jobs(port)[0]["verdict"]["cause"] == "hang")

@@ -11,6 +11,7 @@ import pytest
 
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
+from mwatch.controller.history import HistoryStore
 from mwatch.gang.suspend import start, stop
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, NoPermission
@@ -190,6 +191,12 @@ def _own_things(ours: Access, namespace: str, job: KubeJob) -> None:
     ledger = Ledger(ours, namespace)
     for _ in range(2):
         ledger.change(_one_more)
+    logged: list[str] = []
+    history = HistoryStore(ours, namespace, logged.append)
+    for _ in range(2):  # made, then changed
+        assert history.save({})
+        if history.is_refused:
+            raise NoPermission(logged[0])
     assert not ours.get(CONFIG_MAPS, namespace, "mwatch-policy").is_ok
     lease = Lease(ours, namespace, "one")
     for _ in range(2):
