@@ -5,12 +5,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from kube.fake_api import Reply, fake_api
 from mwatch.cli.cluster import is_job
+from mwatch.kube.access import FIRST_CALL
+from support.fakes.job_api import kubeconfig_of
 from support.runs import commands
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -82,3 +86,40 @@ def test_help_says_which_name_is_which_and_the_exit_codes() -> None:
     assert "An argument that is a file or a folder here is a recording" in told
     assert "with -n, --context or --kubeconfig every argument is" in told
     assert "Exit codes: 0 healthy or finished, 1 something is wrong" in told
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status"],
+        ["top", "--once"],
+        ["controller", "--once"],
+        ["diagnose", "gpt"],
+        ["restart", "gpt"],
+    ],
+)
+def test_a_server_that_knows_nothing_is_not_an_empty_cluster(
+    words: list[str], tmp_path: Path
+) -> None:
+    with fake_api(Reply(404, b"404 page not found")) as api:
+        known = kubeconfig_of(api, tmp_path / "config")
+        done = mwatch(*words, "-n", "training", "--kubeconfig", str(known))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"mwatch: {api.address} is not a Kubernetes API server" in done.stderr
+    assert "kubectl config view --minify" in done.stderr
+
+
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_a_controller_that_looks_once_does_not_wait_for_a_dead_server(
+    is_silent: bool, tmp_path: Path
+) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))  # without listening, it refuses
+        if is_silent:
+            listener.listen()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        known = kubeconfig_of(address, tmp_path / "config")
+        done = mwatch("controller", "--once", "--kubeconfig", str(known))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"the API server at {address} does not answer" in done.stderr
+    assert FIRST_CALL.call_seconds + 2 * FIRST_CALL.first_wait < 4.5, "and half a second to start"

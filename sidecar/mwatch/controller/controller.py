@@ -41,7 +41,7 @@ from mwatch.controller.server import (
     job_json,
     listen,
 )
-from mwatch.errors import InputError, MwatchError
+from mwatch.errors import InputError
 from mwatch.export.http.server import Server, in_url
 from mwatch.fleet.cluster_view import FleetView, JobSeen
 from mwatch.fleet.job_monitor import JobMonitor
@@ -444,10 +444,11 @@ def run(settings: ControllerSettings, log: Callable[[str], None]) -> int:
 
 
 def once(settings: ControllerSettings, log: Callable[[str], None]) -> dict[str, Any]:
-    """Evaluate all jobs once, without acting. MwatchError if the cluster cannot be read."""
+    """Evaluate all jobs once, without acting. KubeError if the cluster cannot be read."""
     with ExitStack() as stack:
         controller = make(settings, log, can_act=False)
         stack.callback(controller.access.close)
+        controller.access.server_version()
         for part in (controller.fleet, controller.poll, controller.policies):
             stack.callback(part.close)
             part.start()
@@ -455,7 +456,7 @@ def once(settings: ControllerSettings, log: Callable[[str], None]) -> dict[str, 
         while not controller.fleet.is_ready:
             if time.monotonic() > until:
                 problem = controller.fleet.problem or "the API server does not answer in time"
-                raise MwatchError(problem)
+                raise Unavailable(problem)
             time.sleep(0.05)
         enough = time.monotonic() + settings.poll_seconds + 3.0
         while True:

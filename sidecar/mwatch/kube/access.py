@@ -23,7 +23,7 @@ import urllib3
 
 from mwatch import json_codec
 from mwatch.kube.connect import Connection, connect
-from mwatch.kube.errors import NoCredentials, NoPermission, Rejected, Unavailable
+from mwatch.kube.errors import NoCluster, NoCredentials, NoPermission, Rejected, Unavailable
 from mwatch.kube.resources import ApiResource
 from mwatch.model.kube.fields import text
 from mwatch.runtime.http_client import reason
@@ -93,6 +93,8 @@ ACTING = CallLimits(call_seconds=2.5, total_seconds=5.0)
 """For a change that only the leader may make: over before another controller can be the leader."""
 COMMAND_LIMITS = CallLimits(call_seconds=4.0, tries=2, total_seconds=6.0)
 """For a command that a person waits for."""
+FIRST_CALL = CallLimits(call_seconds=3.5, tries=2, total_seconds=2.0)
+"""Whether there is an API server at all: a refused connection is tried again, silence is not."""
 
 
 class Access:
@@ -121,6 +123,10 @@ class Access:
     @property
     def namespace(self) -> str:
         return self._connection.namespace
+
+    @property
+    def host(self) -> str:
+        return self._connection.host
 
     def close(self) -> None:
         self._connection.close()
@@ -190,6 +196,8 @@ class Access:
             token: dict[str, str] = {}
             while True:
                 answer = self.call("GET", resource.path(namespace), query=query | token)
+                if answer.outcome is CallOutcome.MISSING and resource.is_builtin:
+                    raise self._not_kubernetes(f"it has no {resource.plural}")
                 if answer.outcome is CallOutcome.MISSING:
                     return ObjectList(is_known=False)
                 if not answer.is_ok:
@@ -200,6 +208,24 @@ class Access:
                     return ObjectList(tuple(found), str(about.get("resourceVersion", "")))
                 token = {"continue": about["continue"]}
         raise Unavailable(f"the list of {resource.plural} changed faster than it could be read")
+
+    def server_version(self) -> str:
+        """Such as `v1.31.2`; empty: this user may not read it. NoCluster or Unavailable, soon, if
+        no API server answers."""
+        try:
+            answer = self.call("GET", "/version", limits=FIRST_CALL)
+        except NoPermission:
+            return ""
+        version = text(answer.body, "gitVersion")
+        if not version:
+            raise self._not_kubernetes("it does not answer /version")
+        return version
+
+    def _not_kubernetes(self, why: str) -> NoCluster:
+        return NoCluster(
+            f"{self.host} is not a Kubernetes API server: {why}; check the address in the "
+            "kubeconfig: kubectl config view --minify"
+        )
 
     def call(
         self,

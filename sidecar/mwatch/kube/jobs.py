@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from mwatch.errors import InputError
 from mwatch.kube.access import Access
-from mwatch.kube.errors import KubeError, NoPermission
+from mwatch.kube.errors import KubeError, NoCluster, NoPermission
 from mwatch.kube.resources import JOB_SETS, JOBS, OF_KIND, PODS, QUOTAS, WORKLOADS
 from mwatch.model.kube.facts import KubeQuota, KubeWorkload, quota_of, workload_of
 from mwatch.model.kube.fields import text
@@ -135,6 +135,8 @@ def _job_names(access: Access, namespace: str) -> list[str]:
     for kind in KINDS:
         try:
             listing = access.list(OF_KIND[kind], namespace)
+        except NoCluster:
+            raise  # nothing that it answered counts
         except KubeError:
             continue
         names += (text(body, "metadata", "name") for body in listing.objects)

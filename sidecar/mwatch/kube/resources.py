@@ -20,6 +20,11 @@ class ApiResource(NamedTuple):
     is_namespaced: bool = True
 
     @property
+    def is_builtin(self) -> bool:
+        """Served by every Kubernetes, unlike custom resources, also those of `x-k8s.io`."""
+        return "." not in self.group or self.group.endswith(".k8s.io")
+
+    @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
 

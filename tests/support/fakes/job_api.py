@@ -62,6 +62,9 @@ def job_api(
     known = {
         f"{JOB}/train": Reply(200, job),
         JOB: Reply(200, {"items": [job]}),
+        "/version": Reply(200, {"gitVersion": "v1.31.0"}),
+        "/apis/batch/v1/namespaces/ns/jobs": Reply(200, {"items": []}),
+        "/apis/apps/v1/namespaces/ns/statefulsets": Reply(200, {"items": []}),
         f"{CORE}/pods": Reply(200, {"items": [pod_body(each) for each in pods]}),
         **{f"{CORE}/pods/{name}/log": Reply(200, data) for name, data in (logs or {}).items()},
         **{f"{sidecar_of(each.pod.name)}/v1/snapshot": Reply(200, dict(each.raw))
@@ -83,13 +86,15 @@ def access_to(api: FakeApi) -> Iterator[Access]:
         pool.clear()
 
 
-def kubeconfig_of(api: FakeApi, file: Path) -> Path:
+def kubeconfig_of(api: FakeApi | str, file: Path) -> Path:
+    """`api`: the server, or its address."""
+    address = api if isinstance(api, str) else api.address
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "here",
         "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
-        "clusters": [{"name": "here", "cluster": {"server": api.address}}],
+        "clusters": [{"name": "here", "cluster": {"server": address}}],
         "users": [{"name": "me", "user": {"token": "t"}}],
     }
     file.write_text(yaml.safe_dump(config))
