@@ -17,8 +17,8 @@ from cluster.binaries import module_folder
 from cluster.control_plane import ControlPlane
 from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import connect
-from mwatch.kube.resources import JOBS, NODES, PODS, ApiResource
-from mwatch.model.kube.job import KubeJob, job_of
+from mwatch.kube.resources import JOBS, NODES, OF_KIND, PODS, ApiResource
+from mwatch.model.kube.job import JobKind, KubeJob, job_of
 
 SERVICE_ACCOUNTS = ApiResource("", "v1", "serviceaccounts", "ServiceAccount")
 NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", is_namespaced=False)
@@ -103,6 +103,39 @@ def make_job(
     job = job_of({**answer.body, "kind": "Job"})
     assert job is not None and job.managed_by == MANAGER
     return replace(job, managed_by="")
+
+
+def pod_template() -> dict[str, Any]:
+    container = {"name": "pytorch", "image": "localhost/pause:1"}
+    return {"spec": {"restartPolicy": "Never", "containers": [container]}}
+
+
+def _specs() -> dict[JobKind, dict[str, Any]]:
+    job = {"parallelism": 1, "template": pod_template()}
+    replica = {"replicas": 1, "restartPolicy": "OnFailure", "template": pod_template()}
+    stateful = {"template": {"spec": {"containers": pod_template()["spec"]["containers"]}}}
+    stateful["template"]["metadata"] = {"labels": {"app": "train"}}
+    return {
+        JobKind.PYTORCH_JOB: {"pytorchReplicaSpecs": {"Master": replica}},
+        JobKind.JOB_SET: {"replicatedJobs": [{"name": "node", "template": {"spec": job}}]},
+        JobKind.TRAIN_JOB: {"runtimeRef": {"name": "mwatch"}},
+        JobKind.JOB: {**job, "managedBy": MANAGER},
+        JobKind.STATEFUL_SET: {
+            "replicas": 2, "serviceName": "x", "selector": {"matchLabels": {"app": "train"}},
+            **stateful,
+        },
+    }  # fmt: skip
+
+
+def make_of(admin: Access, namespace: str, kind: JobKind) -> KubeJob:
+    resource = OF_KIND[kind]
+    about = {"name": f"train-{kind.value.lower()}", "labels": {"mwatch.dev/watch": "true"}}
+    body = {"apiVersion": resource.api_version, "kind": kind.value, "metadata": about}
+    answer = admin.create(resource, namespace, {**body, "spec": _specs()[kind]})
+    assert answer.is_ok, answer
+    job = job_of({**answer.body, "kind": kind.value})
+    assert job is not None
+    return job
 
 
 def make_pod(access: Access, job: KubeJob, name: str, *, node: str | None = None,

@@ -11,7 +11,7 @@ import pytest
 
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
-from cluster.test_kube_rights import installed, make, make_workload, user
+from cluster.test_kube_rights import installed, make_workload, user
 from mwatch.gang.suspend import start, stop
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, NoPermission
@@ -83,7 +83,7 @@ def namespace(admin: Access) -> str:
 @pytest.fixture(scope="module")
 def ours(plane: ControlPlane, admin: Access, namespace: str) -> Iterator[Access]:
     made = things.impatient(plane, impersonate=user(namespace))
-    make(admin, namespace, JobKind.PYTORCH_JOB)
+    things.make_of(admin, namespace, JobKind.PYTORCH_JOB)
     path = OF_KIND[JobKind.PYTORCH_JOB].path(namespace, "train-pytorchjob")
     probe = {"metadata": {"labels": {"probe": "x"}}}
     things.wait_for(lambda: is_refused(made, path, probe), "the policy is in force")
@@ -115,7 +115,7 @@ def test_what_the_controller_does_to_jobs_is_let_through(
 ) -> None:
     for kind in JobKind:
         name = f"train-{kind.value.lower()}"
-        job = find_job(admin, namespace, name, kind) or make(admin, namespace, kind)
+        job = find_job(admin, namespace, name, kind) or things.make_of(admin, namespace, kind)
         assert stop(ours, job, None, id="i1"), kind
         stopped = find_job(ours, namespace, name, kind)
         assert stopped is not None and stopped.is_suspended, kind
@@ -129,7 +129,7 @@ def test_an_affinity_is_let_through_and_taken_back(
     admin: Access, ours: Access, namespace: str, kind: JobKind
 ) -> None:
     name = f"train-{kind.value.lower()}"
-    job = find_job(admin, namespace, name, kind) or make(admin, namespace, kind)
+    job = find_job(admin, namespace, name, kind) or things.make_of(admin, namespace, kind)
     before = job.groups[0].template
     patch = avoid_patch(job, "a-17", now=0.0, until=100.0)
     assert isinstance(patch, dict) and keep_off(ours, job, patch)
@@ -154,7 +154,7 @@ def test_other_patches_of_a_job_are_refused(
 ) -> None:
     name = f"train-{kind.value.lower()}"
     if find_job(admin, namespace, name, kind) is None:
-        make(admin, namespace, kind)
+        things.make_of(admin, namespace, kind)
     path = OF_KIND[kind].path(namespace, name)
     assert is_refused(ours, path, OTHER_PATCHES[what])
     assert not is_refused(admin, path, OTHER_PATCHES[what]), "others may do what they may"

@@ -21,7 +21,7 @@ from mwatch.kube.lease import Lease
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.mirror import Mirror
 from mwatch.kube.resources import CLAIMS, CONFIG_MAPS, EVENTS, OF_KIND, PODS, WORKLOADS, ApiResource
-from mwatch.model.kube.job import QUEUE, JobKind, KubeJob, job_of
+from mwatch.model.kube.job import QUEUE, JobKind, KubeJob
 from mwatch.model.kube.ledger import LedgerData
 from mwatch.remediate.bookkeeping import Tokens
 from mwatch.remediate.node_avoidance import avoid_patch, keep_off
@@ -96,43 +96,10 @@ def allowed(admin: Access, namespace: str, right: Right) -> bool:
     return bool(admin.call("POST", REVIEWS.path(None), body=body).body["status"]["allowed"])
 
 
-def pod_template() -> dict[str, Any]:
-    container = {"name": "pytorch", "image": "localhost/pause:1"}
-    return {"spec": {"restartPolicy": "Never", "containers": [container]}}
-
-
-def specs() -> dict[JobKind, dict[str, Any]]:
-    job = {"parallelism": 1, "template": pod_template()}
-    replica = {"replicas": 1, "restartPolicy": "OnFailure", "template": pod_template()}
-    stateful = {"template": {"spec": {"containers": pod_template()["spec"]["containers"]}}}
-    stateful["template"]["metadata"] = {"labels": {"app": "train"}}
-    return {
-        JobKind.PYTORCH_JOB: {"pytorchReplicaSpecs": {"Master": replica}},
-        JobKind.JOB_SET: {"replicatedJobs": [{"name": "node", "template": {"spec": job}}]},
-        JobKind.TRAIN_JOB: {"runtimeRef": {"name": "mwatch"}},
-        JobKind.JOB: {**job, "managedBy": things.MANAGER},
-        JobKind.STATEFUL_SET: {
-            "replicas": 2, "serviceName": "x", "selector": {"matchLabels": {"app": "train"}},
-            **stateful,
-        },
-    }  # fmt: skip
-
-
-def make(admin: Access, namespace: str, kind: JobKind) -> KubeJob:
-    resource = OF_KIND[kind]
-    about = {"name": f"train-{kind.value.lower()}", "labels": {"mwatch.dev/watch": "true"}}
-    body = {"apiVersion": resource.api_version, "kind": kind.value, "metadata": about}
-    answer = admin.create(resource, namespace, {**body, "spec": specs()[kind]})
-    assert answer.is_ok, answer
-    job = job_of({**answer.body, "kind": kind.value})
-    assert job is not None
-    return job
-
-
 def make_workload(admin: Access, namespace: str, job: KubeJob) -> None:
     owner = {"apiVersion": "kubeflow.org/v1", "kind": job.kind.value, "name": job.name,
              "uid": job.uid, "controller": True}  # fmt: skip
-    sets = [{"name": "main", "count": 1, "template": pod_template()}]
+    sets = [{"name": "main", "count": 1, "template": things.pod_template()}]
     body = {
         "apiVersion": WORKLOADS.api_version,
         "kind": WORKLOADS.kind,
@@ -144,7 +111,7 @@ def make_workload(admin: Access, namespace: str, job: KubeJob) -> None:
 
 def everything(admin: Access, ours: Access, namespace: str) -> None:
     """All that the controller does with the API, once; raises where a right is missing."""
-    jobs = {kind: make(admin, namespace, kind) for kind in JobKind}
+    jobs = {kind: things.make_of(admin, namespace, kind) for kind in JobKind}
     things.make_pod(admin, jobs[JobKind.JOB], "old")
     make_workload(admin, namespace, jobs[JobKind.PYTORCH_JOB])
     found = watched_jobs(ours, namespace)
@@ -288,6 +255,6 @@ def known_resources(admin: Access) -> list[tuple[str, str]]:
 def test_an_affinity_is_patched_with_the_role_alone(plane: ControlPlane, admin: Access) -> None:
     namespace, _ = installed(admin)
     ours = things.impatient(plane, impersonate=user(namespace))
-    job = make(admin, namespace, JobKind.PYTORCH_JOB)
+    job = things.make_of(admin, namespace, JobKind.PYTORCH_JOB)
     patch = avoid_patch(job, "a-17", now=0.0, until=100.0)
     assert isinstance(patch, dict) and keep_off(ours, job, patch)

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch pause`, `resume`, `restart`, `mode` on the real API server, with a leader and without."""
+"""What people do to a job, on the real API server, with a leading controller and without."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,16 +21,20 @@ from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: 
 from cluster.remediation_things import KEY, Controller
 from mwatch.cli.main import app
 from mwatch.errors import InputError
+from mwatch.gang.restart import GangRestart
+from mwatch.gang.suspend import SUSPENDED_BY
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
-from mwatch.kube.jobs import find_job, pods_of
+from mwatch.kube.jobs import find_job, pods_of, workload_for
 from mwatch.kube.lease import Lease, LeaseTimes
 from mwatch.kube.ledger import Ledger
-from mwatch.kube.resources import NODES
+from mwatch.kube.resources import NODES, PODS
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
-from mwatch.model.kube.job import KubeJob, pause_of
+from mwatch.model.kube.gang import GangPlan, Method, Target
+from mwatch.model.kube.job import JobKind, KubeJob, pause_of
 from mwatch.operate.overrides import JobOverrides, ManualRestart, RestartTimes
+from mwatch.operate.stop import ManualStop, StopTimes
 
 pytestmark = pytest.mark.timeout(150)
 SHORT = LeaseTimes(length_seconds=2, margin_seconds=0.5, renew_seconds=0.2)
@@ -206,6 +210,92 @@ def test_what_cannot_be_restarted_is_refused_with_the_reason(
         restart.run("train", "", resume_from=7, is_dry_run=False)
     with pytest.raises(InputError, match="did you mean train"):
         restart.run("trian", "", resume_from=None, is_dry_run=False)
+
+
+def pods_end(access: Access, job: KubeJob) -> Callable[[float], None]:
+    """As the job's own controller does it, one pod at each look."""
+
+    def wait(seconds: float) -> None:
+        for pod in pods_of(access, job)[:1]:
+            assert access.delete(PODS, job.namespace, pod.name, uid=pod.uid, grace_seconds=0).is_ok
+
+    return wait
+
+
+def test_a_stop_waits_for_the_pods_and_no_controller_starts_the_job_again(
+    access: Access, namespace: str
+) -> None:
+    job = fleet.make_job(access, namespace, in_queue=False)
+    fleet.make_pods(access, job, 2)
+    people, saved, lines = JobOverrides(access, namespace), iter([100, 100, 120]), list[str]()
+    manual = ManualStop(people, lambda job: next(saved), StopTimes(wait=pods_end(access, job)))
+    plan = manual.prepare("train")
+    assert plan.checkpoint == 100 and "without a save" in plan.lines[1]
+    said = manual.run(plan, "new data", lines.append)
+    assert said.exit_code == 0 and said.lines[0] == "train: stopped (suspended)"
+    assert said.lines[1:] == (
+        "  checkpoint 120 was saved",
+        f"  start it again: {said.body['start']}",
+    )
+    assert said.body["start"] == f"mwatch resume train -n {namespace}"
+    assert "train: 1 of 2 pods left" in lines and "train: checkpoint 120 is complete" in lines
+    stopped = job_of(access, namespace)
+    assert stopped.is_suspended and stopped.annotations[SUSPENDED_BY] == said.body["id"]
+    assert Ledger(access, namespace).read().of(KEY).notes[-1].why == "new data"
+    assert "MwatchStopped" in {reason for reason, _ in fleet.events(access, namespace)}
+    assert manual.run(manual.prepare("train"), "", lines.append).body["refused"] == "suspended"
+
+    controller = Controller(access, namespace)
+    fleet.decided(controller.watch(job), Action.RESTART, Cause.HANG)
+    controller.until(lambda: controller.manager.state(KEY).held_by == "suspended")
+    controller.close()
+    assert job_of(access, namespace).is_suspended
+    assert "started again" in people.resume("train", "the data is there").lines[0]
+    assert not job_of(access, namespace).is_suspended
+
+
+@pytest.mark.parametrize("kind", [kind for kind in JobKind if kind is not JobKind.JOB])
+def test_a_stop_and_a_start_of_each_kind(kind: JobKind, access: Access, namespace: str) -> None:
+    name = things.make_of(access, namespace, kind).name
+    people = JobOverrides(access, namespace)
+    manual = ManualStop(people, lambda job: None, StopTimes(margin_seconds=0.0))
+    said = manual.run(manual.prepare(name), "", lambda text: None)
+    assert said.exit_code == 0, said.lines
+    stopped = find_job(access, namespace, name, kind)
+    assert stopped is not None and stopped.is_suspended
+    assert people.resume(name, "").lines[0] == f"{name}: started again"
+    started = find_job(access, namespace, name, kind)
+    assert started is not None and not started.is_suspended
+    assert kind is not JobKind.STATEFUL_SET or started.pods_wanted == 2
+
+
+def test_the_command_stops_a_queued_job_and_not_one_that_is_being_restarted(
+    plane: ControlPlane, access: Access, namespace: str
+) -> None:
+    job = fleet.make_job(access, namespace)
+    given = ("stop", "train", "-n", namespace)
+    code, out, words = command(plane, *given)
+    assert (code, out) == (2, "") and "add --yes" in words
+    code, out, _ = command(plane, *given, "--yes", "--json")
+    body: dict[str, Any] = json.loads(out)
+    assert code == 0 and (body["command"], body["pods_left"]) == ("stop", 0)
+    work = workload_for(access, job)
+    assert work is not None and not work.is_active
+    assert command(plane, "resume", "train", "-n", namespace)[0] == 0
+    restart = GangRestart(access, Ledger(access, namespace), may_act=lambda: True)
+    fleet.make_pods(access, job, 1)
+    wanted = plan_restart(job_of(access, namespace), namespace, access)
+    restart.begin(wanted, id="r1", attempt=1, at=time.time())
+    code, _, words = command(plane, *given, "--yes")
+    assert code == 2 and "is being restarted" in words
+    work = workload_for(access, job)
+    assert work is not None and work.is_active
+
+
+def plan_restart(job: KubeJob, namespace: str, access: Access) -> GangPlan:
+    pods = pods_of(access, job)
+    targets = tuple(Target(pod.name, pod.uid, pod.node) for pod in pods)
+    return GangPlan(Method.DELETE_PODS, job.kind, namespace, job.name, job.uid, targets)
 
 
 def command(plane: ControlPlane, *words: str) -> tuple[int, str, str]:

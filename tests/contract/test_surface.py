@@ -52,6 +52,7 @@ SURFACE = {
     "pause": HELP | CLUSTER | {"JOB", "--all", "--for", "--reason", "--json"},
     "resume": HELP | CLUSTER | {"JOB", "--all", "--reason", "--json"},
     "restart": HELP | CLUSTER | {"JOB", "--from", "--dry-run", "--reason", "--json"},
+    "stop": HELP | CLUSTER | {"JOB", "--yes", "--reason", "--json"},
     "mode": HELP | CLUSTER | {"JOB", "observe|act", "--reason", "--json"},
     "replay": RECORDED | {"--out", "-o"},
     "report": (RECORDED - {"DIR|LOG...|-"})

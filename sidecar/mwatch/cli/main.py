@@ -32,6 +32,7 @@ from mwatch.cli.run import run
 from mwatch.cli.shipped import export, runbook
 from mwatch.cli.sidecar import sidecar
 from mwatch.cli.status import status, top
+from mwatch.cli.stop import stop
 from mwatch.cli.terminal import ignore_closed_pipe
 from mwatch.cli.ui import ui
 from mwatch.errors import MwatchError
@@ -51,7 +52,7 @@ app = typer.Typer(
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "This machine": (demo, run, ui),
     "Logs and recordings": (replay, report, parse, faults, runbook, checkpoints),
-    "Cluster": (diagnose, status, top, pause, resume, restart, mode),
+    "Cluster": (diagnose, status, top, pause, resume, restart, stop, mode),
     "Set-up": (plan, export, inject, uninject, sidecar, controller, completion),
 }
 for _group, _commands in GROUPS.items():

@@ -39,6 +39,8 @@ from mwatch_trainer.checkpoint.listing import (
 
 if TYPE_CHECKING:
     from mwatch.diagnose.pod_reports import PodReport
+    from mwatch.kube.access import Access
+    from mwatch.model.kube.job import KubeJob
 
 RUNNING_SECONDS = 900.0
 """A file that changed within this time may belong to a running save; slow ones take minutes."""
@@ -261,8 +263,6 @@ def inspect_job(
 ) -> JobCheckpoints:
     """Raise InputError if there is no such job, KubeError if the cluster is unreachable."""
     # A folder is read without the packages that talk to a cluster.
-    from mwatch.diagnose.cluster_facts import job_pods
-    from mwatch.diagnose.pod_reports import ask_sidecar
     from mwatch.kube.access import open_access
     from mwatch.kube.jobs import find_whole, no_such_job, parse_job_name
 
@@ -272,14 +272,21 @@ def inspect_job(
         found = find_whole(access, space, name, kind)
         if found is None:
             raise no_such_job(access, space, name)
-        asks = {
-            pod.name: partial(ask_sidecar, access, pod, body)
-            for body, pod in job_pods(access, found.job)
-            if pod.phase == "Running"
-        }
-        answers = gather(asks, seconds=_SECONDS)
+        return checkpoints_of(access, found.job, now)
+
+
+def checkpoints_of(
+    access: Access, job: KubeJob, now: float, most_pods: int | None = None
+) -> JobCheckpoints:
+    """What the sidecars of the job report, or of its first `most_pods`."""
+    from mwatch.diagnose.cluster_facts import job_pods
+    from mwatch.diagnose.pod_reports import ask_sidecar
+
+    running = [each for each in job_pods(access, job) if each[1].phase == "Running"]
+    asks = {pod.name: partial(ask_sidecar, access, pod, body) for body, pod in running[:most_pods]}
+    answers = gather(asks, seconds=_SECONDS)
     reports = [each for each in answers.values() if not isinstance(each, TimedOut)]
-    return _best(name, now, reports, len(asks))
+    return _best(job.name, now, reports, len(asks))
 
 
 def _best(job: str, now: float, reports: list[PodReport], pods: int) -> JobCheckpoints:
