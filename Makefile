@@ -24,7 +24,7 @@ WORKERS ?= $(shell test $(CORES) -lt 4 && echo $$((2 * $(CORES))) || echo 8)
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster check bench bench-cluster scorecard judge pictures pyz dist clean FORCE
+.PHONY: help demo test test-cluster test-healthy check bench bench-cluster scorecard judge pictures pyz dist clean FORCE
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 15
@@ -39,6 +39,9 @@ test: .venv/dev .venv/demo .venv/launchers ## run the tests (COV=1: with coverag
 
 test-cluster: .venv/dev .venv/demo ## the tests that need a Kubernetes: made here (root, Go), or MWATCH_TEST_KUBECONFIG
 	@PYTHONPATH=tests $(PY) -m cluster
+
+test-healthy: .venv/dev ## odd but healthy runs under `mwatch run --act`, none of which may be restarted (3 minutes)
+	MWATCH_HEALTHY_TESTS=1 $(PY) -m pytest -q tests/healthy
 
 check: .venv/dev ## lint, formatting, types, layers of imports, contract tests
 	$(PY) -m ruff check $(CODE)

@@ -15,8 +15,9 @@ from support.debian_tools import ToolMissing, debian_tool
 from support.signals import give_children_default_signals
 from support.workers import in_turn, scheduler
 
-# They need root and Go: `make test-cluster` runs them.
-collect_ignore = [] if os.environ.get("MWATCH_CLUSTER_TESTS") else ["cluster"]
+# They need root and Go, or minutes: `make test-cluster` and `make test-healthy` run them.
+_ASKED_FOR = {"cluster": "MWATCH_CLUSTER_TESTS", "healthy": "MWATCH_HEALTHY_TESTS"}
+collect_ignore = [folder for folder, name in _ASKED_FOR.items() if not os.environ.get(name)]
 
 # How fast examples are made says how busy the machine is, nothing about the code.
 settings.register_profile(

@@ -188,6 +188,15 @@ def test_a_rank_that_has_not_joined_may_still_come() -> None:
     assert hang(stalled(20), cannot_heal=True, culprit=stopped) == 10
 
 
+def test_time_in_which_a_person_held_the_run_does_not_count() -> None:
+    """It needs its time to finish the step that was held."""
+    built = stalled(400)
+    built.attempt.released_at, built.attempt.held_seconds = built.now - 5, 390.0
+    assert hang(built) == 390 + 300
+    built.attempt.released_at = built.attempt.last_progress - 5  # it was another silence
+    assert hang(built) == 300
+
+
 def test_a_stop_waits_once_for_the_line_that_may_name_another_cause() -> None:
     built = died()
     acts = tuple(act(number, number * 100, at=built.now) for number in range(2, 5))

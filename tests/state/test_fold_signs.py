@@ -34,3 +34,15 @@ def test_who_no_longer_answers_does_not_take_back_a_death() -> None:
     assert says(story, SignState.DEAD).since == START + 5
     says(story, SignState.MOVING)
     assert says(story, SignState.UNKNOWN).sign.state is SignState.UNKNOWN
+
+
+def test_the_time_in_which_a_person_holds_a_run_is_counted_until_it_progresses() -> None:
+    story = Story().trains(1, 2, 3)
+    for state in (SignState.TRACED, SignState.TRACED, SignState.UNKNOWN, SignState.TRACED):
+        story.wait(5).sees(Sign(SignSource.PROCESS, state, 0, state.value))
+    assert story.job.attempt.held_seconds == 10
+    assert story.job.attempt.waits_since == story.job.attempt.last_progress + 10
+    story.wait(5).sees(Sign(SignSource.PROCESS, SignState.UNKNOWN, 0, "alive"))
+    assert story.job.attempt.held_seconds == 15
+    story.trains(4)
+    assert story.job.attempt.waits_since == story.job.attempt.last_progress

@@ -32,6 +32,8 @@ from support.waiting import PATIENCE
 
 _TESTS = Path(__file__).parents[1]
 _MESSAGE = 1 << 18
+_ANSWER_SECONDS = 5 * PATIENCE
+"""The first answer comes after all modules are loaded, which a busy machine does not do in one."""
 
 
 class Program(NamedTuple):
@@ -113,8 +115,8 @@ class ForkServer:
     def ask(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> int:
         with self._lock:
             socket.send_fds(self._socket, [json.dumps(request).encode()], files)
-            if not select.select([self._socket], [], [], PATIENCE)[0]:
-                raise subprocess.TimeoutExpired("fork server", PATIENCE)
+            if not select.select([self._socket], [], [], _ANSWER_SECONDS)[0]:
+                raise subprocess.TimeoutExpired("fork server", _ANSWER_SECONDS)
             return int(self._socket.recv(_MESSAGE))
 
     def close(self) -> None:

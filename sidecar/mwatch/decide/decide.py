@@ -64,7 +64,7 @@ def _act_at(case: _Case, *, backoff_seconds: float, lost_iterations: int) -> flo
     earliest = max(since, job.attempt.ended_at or since) + backoff_seconds
     wait = _wait_seconds(case, lost_iterations)
     if wait:
-        earliest = max(earliest, job.attempt.last_progress + wait)
+        earliest = max(earliest, job.attempt.waits_since + wait)
     return max(earliest, witness.last_lines_due_at(job, finding, settings) or earliest)
 
 

@@ -227,6 +227,9 @@ class Attempt:
     """Streams that cannot be reached: the state of their ranks is unknown."""
     signs: dict[tuple[SignSource, int | None, str], SignSeen] = field(default_factory=dict)
     """Newest report by source, rank and stream."""
+    released_at: float = 0.0
+    """When a person last let go of it: a debugger left, or a stopped command was continued."""
+    held_seconds: float = 0.0  # how long it was held before that, since the last progress
     stacks: dict[int, StackSeen] = field(default_factory=dict)
     """Newest dump by rank."""
     save: Save | None = None  # begun, and neither ended nor failed
@@ -264,6 +267,12 @@ class Attempt:
     def last_progress(self) -> float:
         """When an iteration was finished or a phase began; 0: unknown."""
         return max(self.progress_at, self.phase_since, self.started_at)
+
+    @property
+    def waits_since(self) -> float:
+        """The last progress, later by the time in which a person held the run."""
+        is_since = self.released_at >= self.last_progress
+        return self.last_progress + (self.held_seconds if is_since else 0.0)
 
     @property
     def is_finished(self) -> bool:

@@ -61,6 +61,8 @@ from mwatch.model.phase import JobPhase
 from mwatch.state import attempts, checkpoints, steps
 
 _ASKED_NOTHING = "status"  # reason of an `exit` event with only the exit code 0
+_HELD = frozenset({SignState.TRACED, SignState.SUSPENDED})
+"""A person holds the process, and lets it go again."""
 
 
 def _attempt(job: Job, stream: Stream, at: float) -> Attempt | None:
@@ -340,7 +342,16 @@ def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
             return  # no answer does not revoke a death
         if before.sign.state is sign.state:
             since = before.since
+        elif before.sign.state in _HELD:
+            _released(job.attempt, before, at)
     job.attempt.signs[key] = SignSeen(at, stream.name, sign, since)
+
+
+def _released(attempt: Attempt, held: SignSeen, at: float) -> None:
+    if attempt.released_at < attempt.last_progress:
+        attempt.held_seconds = 0.0
+    attempt.held_seconds += max(0.0, at - held.since)
+    attempt.released_at = at
 
 
 def _stack(job: Job, stream: Stream, at: float, stack: RankStack) -> None:
