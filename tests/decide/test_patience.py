@@ -205,13 +205,15 @@ def test_a_stop_waits_once_for_the_line_that_may_name_another_cause() -> None:
 
 
 def test_each_restart_that_ended_in_the_same_stall_makes_the_next_wait_longer() -> None:
-    """A long evaluation that nothing announces comes again after each restart."""
+    """A long evaluation that nothing announces comes again after each restart, in whatever phase
+    it then seems to be."""
     found = finding(Cause.HANG, since_time=START + 200.0)
     waits = []
     for number in (1, 2, 3):
         built = stalled(20, number=number)
         before = tuple(
-            act(each, 100, cause=Cause.HANG, fingerprint="hang/x") for each in range(1, number)
+            act(each, 100, cause=Cause.HANG, fingerprint=f"hang/{each}")
+            for each in range(1, number)
         )
         decision = decided(built, found, acts=before, max_same_fingerprint=9)
         assert decision.act_at is not None

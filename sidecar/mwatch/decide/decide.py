@@ -77,7 +77,8 @@ def _wait_seconds(case: _Case, lost: int) -> float:
         return witness.usual_seconds(job, settings)
     if not _may_heal(finding):
         return 0.0
-    in_vain = len(history.same_in_vain(case.record, job, finding))
+    # In any phase: what came in a step before may come in the first step after a restart.
+    in_vain = sum(act.cause is finding.cause for act in history.fruitless(case.record, job))
     again = settings.act.stalled_again_factor ** min(in_vain, _MOST_AGAIN)
     cost = _restart_seconds(job, lost, settings) * again
     return min(cost, settings.act.max_stall_seconds)
