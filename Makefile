@@ -30,7 +30,7 @@ help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 15
 
 demo: .venv/demo ## train a real small GPT, break it in five ways, see it come back (QUICK=1: two)
-	@.venv/bin/mwatch demo $(if $(QUICK),--quick)
+	@.venv/bin/mwatch demo --real $(if $(QUICK),--quick)
 
 # Each worker and each process that a test starts would compile our modules anew.
 test: export PYTHONDONTWRITEBYTECODE :=

@@ -81,7 +81,7 @@ def test_the_help_has_an_example_of_the_command_on_one_line(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_options_in_the_examples_exist(name: str) -> None:
-    flags = {flag for each in parameters_of(name) for flag in each.opts}
+    flags = {flag for each in parameters_of(name) for flag in each.opts + each.secondary_opts}
     examples = re.findall(rf"^  (mwatch {name} .*)$", rendered(name), re.MULTILINE)
     for example in examples:
         words = shlex.split(example.partition("|")[0])

@@ -20,7 +20,9 @@ RECORDED = HELP | {"DIR|LOG...|-", "--json", "--checkpoints", "--until", "--poli
 MANIFEST = {"-f", "--file", "--only", "--diff", "-o", "--out", "--in-place", "--json"}
 CLUSTER = {"--namespace", "-n", "--kubeconfig", "--context"}
 SURFACE = {
-    "demo": HELP | {"--quick", "--runs", "--port", "--stay", "--plain", "--json"},
+    "demo": HELP
+    | {"--real", "--stand-in"}
+    | {"--quick", "--runs", "--port", "--stay", "--plain", "--json"},
     "run": HELP
     | {"-- CMD...", "--act", "--policy", "--name", "--runs", "--checkpoints", "--port", "--grace"}
     | {"--plain", "--quiet", "-q", "--json", "--no-probe", "--no-page", "--otlp-endpoint"}

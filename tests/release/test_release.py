@@ -19,6 +19,7 @@ import tarfile
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -37,10 +38,10 @@ CHARTS = sorted(path.parent for path in ROOT.glob("manifests/charts/*/Chart.yaml
 LOG = ROOT / "tests/corpus/hang-nccl-timeout/trainer.log"
 
 
-def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+def run(*words: str | Path, cwd: Path, limit: float = 150) -> subprocess.CompletedProcess[str]:
     surroundings = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     return subprocess.run(
-        words, cwd=cwd, env=surroundings, capture_output=True, text=True, timeout=150
+        words, cwd=cwd, env=surroundings, capture_output=True, text=True, timeout=limit
     )
 
 
@@ -149,6 +150,26 @@ def test_the_installed_commands_work_without_a_checkout(installed: Path, tmp_pat
     assert verdict.startswith("HANG since iteration 25")
     (command,) = re.findall(r"^runbook +mwatch (runbook .+)$", verdict, re.MULTILINE)
     assert output("mwatch", *command.split()).startswith("# ")
+
+
+@pytest.fixture(scope="module")
+def demo(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    words = ("--stand-in", "--quick", "--port", "0", "--json")
+    folder = tmp_path_factory.mktemp("demo")
+    done = run(installed / "mwatch", "demo", *words, cwd=folder, limit=400)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the trainer is a stand-in: it trains nothing" in done.stderr
+    return json.loads(done.stdout)
+
+
+def test_the_demo_without_torch_breaks_a_stand_in_and_recovers_it(demo: Any) -> None:
+    assert demo["trainer"] == "stand-in"
+    stop, nan = demo["faults"]
+    assert stop["is_recovered"] and nan["is_recovered"]
+    assert (stop["cause"], stop["rank"], stop["resume_from"]) == ("hang", 1, 40)
+    assert (nan["cause"], nan["resume_from"]) == ("nan", 60)
+    (report,) = demo["reports"]
+    assert "checkpoint 40" in Path(report).read_text("utf-8")
 
 
 def test_a_release_has_these_files_and_their_checksums(release: Path) -> None:

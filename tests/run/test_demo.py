@@ -10,11 +10,23 @@ from typing import Any
 
 import pytest
 
+from mwatch.errors import InputError
 from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord, IncidentTimes
-from mwatch.run.demo import TRAININGS, DemoFault, DemoResult, Row, _rows, command, settings
+from mwatch.run import demo
+from mwatch.run.demo import (
+    STAND_IN,
+    TRAININGS,
+    DemoFault,
+    DemoResult,
+    Row,
+    _rows,
+    choose,
+    command,
+    settings,
+)
 from mwatch.run.folder import RunFolder
 from support.builders.run import run_folder
 
@@ -88,7 +100,7 @@ def test_an_interrupt_is_identified_by_its_exit_code() -> None:
 
 
 def test_every_fault_leaves_time_to_be_passed(tmp_path: Path) -> None:
-    for training in TRAININGS:
+    for training in (*TRAININGS, STAND_IN):
         line = command(run_folder(tmp_path / training.name), training)
         places = [int(flag.split("@")[1].split(":")[0]) for fault in training.faults
                   for flag in fault.flags]  # fmt: skip
@@ -102,3 +114,17 @@ def test_every_fault_leaves_time_to_be_passed(tmp_path: Path) -> None:
 def test_the_demo_has_the_five_faults_that_it_promises() -> None:
     assert sum(len(each.faults) for each in TRAININGS) == 5
     assert settings().act.restarts_per_window >= 5
+
+
+@pytest.mark.parametrize(("asked", "without_torch"), [(None, True), (True, True), (False, None)])
+def test_a_stand_in_is_taken_where_torch_is_not_or_if_asked_for(
+    monkeypatch: pytest.MonkeyPatch, asked: bool | None, without_torch: bool | None
+) -> None:
+    monkeypatch.setattr(demo, "_is_there", lambda name: True)
+    assert choose(is_stand_in=asked) is bool(asked)
+    monkeypatch.setattr(demo, "_is_there", lambda name: False)
+    if without_torch is None:
+        with pytest.raises(InputError, match=r"mwatch\[demo\]"):
+            choose(is_stand_in=asked)
+    else:
+        assert choose(is_stand_in=asked) is without_torch

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the trainer prints and logs, in Megatron's format (core_v0.16) and by the same ranks.
 
-Rank 0 prints for the job, the last rank prints the numbers. Every line is flushed: a line in a
-buffer looks like a hang. The iteration line has Megatron's quirks, which readers must handle: a NaN
-or zero mean has no field, and the first iteration of a process is printed at once and counted again
-in the next line.
+Imports no torch. Rank 0 prints for the job, the last rank prints the numbers. Every line is
+flushed: a line in a buffer looks like a hang. The iteration line has Megatron's quirks, which
+readers must handle: a NaN or zero mean has no field, and the first iteration of a process is
+printed at once and counted again in the next line.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-
-import torch.distributed
 
 
 def _rank() -> int:
@@ -38,13 +37,13 @@ def print_rank_0(text: str) -> None:
 
 
 def print_rank_last(text: str) -> None:
-    if _rank() == torch.distributed.get_world_size() - 1:
+    if _rank() == int(os.environ.get("WORLD_SIZE", "1")) - 1:
         print(text, flush=True)
 
 
-def print_datetime(text: str) -> None:
+def print_datetime(text: str, barrier: Callable[[], object]) -> None:
     """Print a marker once every rank has come this far."""
-    torch.distributed.barrier()
+    barrier()
     print_rank_0(f"[{text}] datetime: {now()} ")
 
 

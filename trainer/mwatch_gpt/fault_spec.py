@@ -1,12 +1,20 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The syntax of `--fault KIND@STEP[:rank=R][:seconds=S]`; imports no torch."""
+"""The syntax of `--fault KIND@STEP[:rank=R][:seconds=S]`, and which fault is due; imports no torch.
+
+A marker file, written before the fault, keeps a resumed run from failing the same way again.
+"""
 
 from __future__ import annotations
 
+import argparse
 import enum
+import os
 import re
+import sys
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 
 class Kind(enum.StrEnum):
@@ -111,3 +119,41 @@ def parse(text: str) -> InjectedFault:
 
 def split(text: str) -> list[str]:
     return [part for part in re.split(r"[\s,]+", text) if part]
+
+
+class FaultSchedule:
+    """The faults of this rank, each taken once in the life of a job."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        requested = [parse(text) for text in args.fault]
+        self._mine = [each for each in requested if each.concerns(args.rank, args.world_size)]
+        self._state = Path(args.fault_state) if args.fault_state else None
+        self._rank = args.rank
+        self.begun: set[InjectedFault] = set()
+
+    def take(self, kind: Kind, step: int) -> InjectedFault | None:
+        for fault in self._mine:
+            if fault.kind is kind and fault.is_due(step):
+                self._mine.remove(fault)
+                if self._is_first_time(fault):
+                    self.begun.add(fault)
+                    return fault
+                return None
+        return None
+
+    def _is_first_time(self, fault: InjectedFault) -> bool:
+        if self._state is None:
+            return True
+        self._state.mkdir(parents=True, exist_ok=True)
+        marker = self._state / f"{fault.name}.by-rank-{self._rank}"
+        try:
+            handle = os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        with os.fdopen(handle, "w") as file:
+            file.write(f"{time.time():.3f} {os.getpid()}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        # On stderr, so that it is not taken for Megatron's output.
+        print(f"mwatch_gpt: fault {fault.name} on rank {self._rank}", file=sys.stderr, flush=True)
+        return True

@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Injects the requested faults, each once in the life of a job, by really causing them.
 
-A marker file, written before the fault, keeps a resumed run from failing the same way again. NaN,
-overflow and slowness last as long as the process, since only a restart fixes them.
+NaN, overflow and slowness last as long as the process, since only a restart fixes them.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,8 +19,7 @@ from typing import Any
 
 import torch
 
-from mwatch_gpt import fault_spec
-from mwatch_gpt.fault_spec import InjectedFault, Kind
+from mwatch_gpt.fault_spec import FaultSchedule, Kind
 
 _HALF = 2
 _MORE_THAN_ANY_MACHINE_BYTES = 1 << 50
@@ -89,14 +86,10 @@ SUDDEN: Mapping[Kind, Callable[[float], None]] = {
 _OVERFLOW = 2.0**60  # overflows half precision at every loss scale
 
 
-class Injector:
+class Injector(FaultSchedule):
     def __init__(self, args: argparse.Namespace) -> None:
-        requested = [fault_spec.parse(text) for text in args.fault]
-        self._mine = [each for each in requested if each.concerns(args.rank, args.world_size)]
-        self._state = Path(args.fault_state) if args.fault_state else None
-        self._rank = args.rank
+        super().__init__(args)
         self._batch = args.global_batch_size
-        self._begun: set[InjectedFault] = set()
 
     def before_sample(self, number: int) -> None:
         """Called by the data loader with the number of the sample: workers run ahead."""
@@ -107,13 +100,13 @@ class Injector:
 
     def before_step(self, step: int, model: Any) -> None:
         for kind, act in SUDDEN.items():
-            if fault := self._take(kind, step):
+            if fault := self.take(kind, step):
                 act(fault.lasts_seconds)
-        if self._take(Kind.NAN, step):
+        if self.take(Kind.NAN, step):
             poison(model)
-        self._take(Kind.LOSS_SCALE_COLLAPSE, step)
-        self._take(Kind.SLOW, step)
-        for fault in self._begun:
+        self.take(Kind.LOSS_SCALE_COLLAPSE, step)
+        self.take(Kind.SLOW, step)
+        for fault in self.begun:
             if fault.kind is Kind.SLOW:
                 compute(fault.lasts_seconds)
 
@@ -121,7 +114,7 @@ class Injector:
         self._wait_if_due(Kind.HANG_COLLECTIVE, step)
 
     def loss_factor(self) -> float:
-        collapses = any(fault.kind is Kind.LOSS_SCALE_COLLAPSE for fault in self._begun)
+        collapses = any(fault.kind is Kind.LOSS_SCALE_COLLAPSE for fault in self.begun)
         return _OVERFLOW if collapses else 1.0
 
     def in_evaluation(self, step: int) -> None:
@@ -130,9 +123,9 @@ class Injector:
     @contextlib.contextmanager
     def writing(self, path: str, step: int) -> Iterator[None]:
         self._wait_if_due(Kind.HANG_SAVE, step)
-        if self._take(Kind.HALF_CHECKPOINT, step):
+        if self.take(Kind.HALF_CHECKPOINT, step):
             die_in_the_middle_of(path)
-        is_full = self._take(Kind.DISK_FULL, step) is not None
+        is_full = self.take(Kind.DISK_FULL, step) is not None
         if is_full:
             fill_device_of(path)
         try:
@@ -142,42 +135,15 @@ class Injector:
                 Path(path).unlink(missing_ok=True)
 
     def saved(self, folder: Path, step: int) -> None:
-        if self._take(Kind.CORRUPT_CHECKPOINT, step):
+        if self.take(Kind.CORRUPT_CHECKPOINT, step):
             cut_a_shard(folder)
 
     def exit_code(self, step: int) -> int | None:
-        if self._take(Kind.EXIT_16, step):
+        if self.take(Kind.EXIT_16, step):
             return 16
-        return 0 if self._take(Kind.EXIT_0, step) else None
+        return 0 if self.take(Kind.EXIT_0, step) else None
 
     def _wait_if_due(self, kind: Kind, step: int) -> None:
         """Sleep, as in a lock that is never released; other threads go on."""
-        if fault := self._take(kind, step):
+        if fault := self.take(kind, step):
             time.sleep(fault.lasts_seconds)
-
-    def _take(self, kind: Kind, step: int) -> InjectedFault | None:
-        for fault in self._mine:
-            if fault.kind is kind and fault.is_due(step):
-                self._mine.remove(fault)
-                if self._is_first_time(fault):
-                    self._begun.add(fault)
-                    return fault
-                return None
-        return None
-
-    def _is_first_time(self, fault: InjectedFault) -> bool:
-        if self._state is None:
-            return True
-        self._state.mkdir(parents=True, exist_ok=True)
-        marker = self._state / f"{fault.name}.by-rank-{self._rank}"
-        try:
-            handle = os.open(marker, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-        except FileExistsError:
-            return False
-        with os.fdopen(handle, "w") as file:
-            file.write(f"{time.time():.3f} {os.getpid()}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        # On stderr, so that it is not taken for Megatron's output.
-        print(f"mwatch_gpt: fault {fault.name} on rank {self._rank}", file=sys.stderr, flush=True)
-        return True

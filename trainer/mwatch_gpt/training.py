@@ -50,7 +50,7 @@ def train(run: RunState, train_data: Any, valid_data: Any, writer: Any, started:
     run.model.train()
     get_rerun_state_machine().current_iteration = run.iteration
     timers("interval-time", log_level=0).start(barrier=True)
-    print_datetime("before the start of training step")
+    print_datetime("before the start of training step", torch.distributed.barrier)
     progress.phase = "first-step"
     is_first = True
     while run.iteration < args.train_iters:
@@ -176,7 +176,7 @@ def _checkpoint_and_decide_exit(run: RunState, started: float) -> int | None:
     if args.save and (is_due or reason or code):
         _save_and_time(run)
     if reason:
-        print_datetime(reason)
+        print_datetime(reason, torch.distributed.barrier)
         return 0
     return code
 
@@ -303,16 +303,18 @@ def pretrain(args: argparse.Namespace, device: torch.device, started: float) -> 
     print_arguments(args)
     builders.initialize(args, device)
     print_rank_0(f"time to initialize megatron (seconds): {time.time() - started:.3f}")
-    print_datetime("after megatron is initialized")
+    print_datetime("after megatron is initialized", torch.distributed.barrier)
     timers = Timers(args.timing_log_level, args.timing_log_option)
     timers("model-and-optimizer-setup", log_level=0).start(barrier=True)
     run = _set_up(args, device, timers, flag)
     timers("model-and-optimizer-setup").stop()
-    print_datetime("after model, optimizer, and learning rate scheduler are built")
+    print_datetime(
+        "after model, optimizer, and learning rate scheduler are built", torch.distributed.barrier
+    )
     timers("train/valid/test-data-iterators-setup", log_level=0).start(barrier=True)
     train_data, valid_data, test_data = builders.build_iterators(args, run.faults.before_sample)
     timers("train/valid/test-data-iterators-setup").stop()
-    print_datetime("after dataloaders are built")
+    print_datetime("after dataloaders are built", torch.distributed.barrier)
     print_rank_0("done with setup ...")
     timers.log(["model-and-optimizer-setup", "train/valid/test-data-iterators-setup"], barrier=True)
     if args.skip_train:
@@ -320,7 +322,7 @@ def pretrain(args: argparse.Namespace, device: torch.device, started: float) -> 
     else:
         print_rank_0("training ...")
         train(run, train_data, valid_data, open_writer(args), started)
-        print_datetime("after training is done")
+        print_datetime("after training is done", torch.distributed.barrier)
         if args.save and run.iteration and run.saved_at != run.iteration:
             save_checkpoint(run)
             run.saves.finish(blocking=True)

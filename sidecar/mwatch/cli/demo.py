@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch demo`: a real small training on this machine, broken in five ways and recovered.
+"""`mwatch demo`: a small training on this machine, broken in several ways and recovered.
 
 Exit codes: 0 if training recovered from every fault and finished, else 1; 130 interrupted.
 """
@@ -8,6 +8,7 @@ Exit codes: 0 if training recovered from every fault and finished, else 1; 130 i
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -20,11 +21,21 @@ from mwatch.cli.options import Plain, flag, option
 from mwatch.cli.run import is_screen, view_of
 from mwatch.cli.terminal import Line, show, table, write
 from mwatch.cli.ui import ui
+from mwatch.model.decision import Action
 
 if TYPE_CHECKING:
     from mwatch.run.demo import DemoResult, Row
 
-Quick = Annotated[bool, flag("--quick", "Inject two faults instead of five.")]
+Quick = Annotated[bool, flag("--quick", "Inject only two faults.")]
+Real = Annotated[
+    bool | None,
+    flag(
+        "--real/--stand-in",
+        "Train with megatron-core, or use a stand-in of the standard library; by default what is "
+        "installed.",
+        show_default=False,
+    ),
+]
 Runs = Annotated[Path, option("DIR", "Keep the folder of the run here.")]
 Port = Annotated[
     int,
@@ -41,6 +52,7 @@ AsJson = Annotated[bool, flag("--json", "Print the result as JSON.")]
 
 def demo(
     *,
+    real: Real = None,
     quick: Quick = False,
     runs: Runs = Path("runs"),
     port: Port = 9401,
@@ -55,7 +67,11 @@ def demo(
     under three minutes on two cores, once installed. Each fault is announced before it happens, and
     the page of the run is up meanwhile; --stay keeps it up.
 
-    Example: mwatch demo --quick --stay
+    Without megatron-core and torch a stand-in takes their place for half a minute: two processes
+    that train nothing and print what Megatron prints. One stops, the loss becomes NaN, one is
+    killed.
+
+    Example: mwatch demo --stand-in --stay
     """
     from mwatch.run import demo as app
     from mwatch.run.process import TrainerOutput
@@ -63,7 +79,14 @@ def demo(
     on_terminal = not (plain or as_json) and is_screen(sys.stderr)
     view = partial(view_of, is_act=True, on_terminal=on_terminal, as_json=as_json)
     output = TrainerOutput.VIEW if on_terminal else TrainerOutput.LOG_ONLY
-    result = app.demo(quick=quick, parent=runs, port=port or None, output=output, view=view)
+    result = app.demo(
+        quick=quick,
+        is_stand_in=None if real is None else not real,
+        parent=runs,
+        port=port or None,
+        output=output,
+        view=view,
+    )
     if as_json:
         write(json.dumps(_record(result)))
     else:
@@ -80,7 +103,7 @@ def _stay(result: DemoResult, runs: Path, port: int) -> None:
 
 
 def _table(result: DemoResult) -> list[Line]:
-    heads = ("fault", "found after", "cause", "culprit", "action", "lost steps", "")
+    heads = ("fault", "found in", "cause", "culprit", "restarted from", "lost", "")
     first, *rest = table([heads, *(_cells(row) for row in result.rows)])
     lines: list[Line] = [[], [(first, "bold")]]
     for text, row in zip(rest, result.rows, strict=True):
@@ -92,14 +115,16 @@ def _table(result: DemoResult) -> list[Line]:
     is_done = not any(result.exit_codes)
     ended = "training finished" if is_done else "training did not finish"
     lines += [[], [(f"{summary}; {ended}", "bold green" if result.is_fine else "bold red")]]
-    lines += [[(f"report: {folder.report}", "")] for folder in result.folders]
+    lines += [[(f"report: {os.path.relpath(folder.report)}", "")] for folder in result.folders]
+    if result.is_stand_in:
+        lines.append([("the trainer was a stand-in; the real one: pip install 'mwatch[demo]'", "")])
     return lines
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     record = row.record
     if record is None:
-        return (row.title, "-", "-", "-", "not found", "-", _outcome(row))
+        return (row.title, "-", "-", "-", "-", "-", _outcome(row))
     culprit = record.culprit
     rank = "-" if culprit is None or culprit.rank is None else f"rank {culprit.rank}"
     after = row.detected_after
@@ -109,8 +134,8 @@ def _cells(row: Row) -> tuple[str, ...]:
         "-" if after is None else duration(after),
         record.cause.value.replace("_", " "),
         rank,
-        f"{record.action.value} from {place}",
-        "-" if record.lost_iterations is None else str(record.lost_iterations),
+        place if record.action is Action.RESTART else f"not: {record.action.value}",
+        "-" if record.lost_iterations is None else f"{record.lost_iterations} steps",
         _outcome(row),
     )
 
@@ -122,6 +147,7 @@ def _outcome(row: Row) -> str:
 def _record(result: DemoResult) -> dict[str, Any]:
     return {
         "is_fine": result.is_fine,
+        "trainer": "stand-in" if result.is_stand_in else "megatron-core",
         "seconds": round(result.seconds, 1),
         "exit_codes": list(result.exit_codes),
         "reports": [str(folder.report) for folder in result.folders],

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch demo`: a real small training that fails in five ways and is recovered each time.
+"""`mwatch demo`: a small training that fails in several ways and is recovered each time.
 
-Everything is real but the size: two ranks of Megatron-core's GPT over gloo, real signals, real
-checkpoints, and the same engine, wrapper and probe as anywhere. Thresholds meant for jobs of hours
-are shortened. Each fault is announced before it happens. It counts as recovered if it was found
-after it happened and training resumed from the right checkpoint and went past the point it had
-reached.
+With torch, everything is real but the size: two ranks of Megatron-core's GPT over gloo. Without it,
+a stand-in trains nothing and prints what Megatron prints, in two processes. Signals, checkpoints,
+engine, wrapper and probe are real in both. Thresholds meant for jobs of hours are shortened. Each
+fault is announced before it happens. It counts as recovered if it was found after it happened and
+training resumed from the right checkpoint and went past the point it had reached.
 """
 
 from __future__ import annotations
@@ -40,6 +40,12 @@ from mwatch.watch.watcher import RunObserver
 _NEEDED = ("torch", "megatron.core")
 _SAVE_INTERVAL = 20
 _INTERRUPTED = frozenset({129, 130, 143})
+_REAL = (
+    *("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+    *("-m", "mwatch_gpt"),
+)
+_STAND_IN = ("-m", "mwatch_gpt.stand_in")
+STAND_IN_TEXT = "a stand-in: it trains nothing, and prints what Megatron prints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class Training:
     iterations: int
     """Enough to go on for some seconds after the last fault."""
     faults: tuple[DemoFault, ...]
+    program: tuple[str, ...] = _REAL
+    """For Python."""
 
 
 TRAININGS = (
@@ -103,6 +111,22 @@ TRAININGS = (
         ),
     ),
 )
+STAND_IN = Training(
+    "demo-stand-in",
+    ("--bf16",),
+    150,
+    (
+        DemoFault("a rank stops (SIGSTOP)", ("sigstop@45:rank=1",), frozenset({Cause.HANG}), 40),
+        DemoFault("the loss becomes NaN", ("nan@65",), frozenset({Cause.NAN}), 60),
+        DemoFault(
+            "killed, last checkpoint corrupt",
+            ("corrupt-checkpoint@100", "kill@105:rank=1"),
+            frozenset({Cause.KILLED, Cause.CHECKPOINT}),
+            80,
+        ),
+    ),
+    _STAND_IN,
+)
 
 
 class Row(NamedTuple):
@@ -127,6 +151,7 @@ class DemoResult(NamedTuple):
     seconds: float
     exit_codes: Sequence[int]
     """One of each training."""
+    is_stand_in: bool = False
 
     @property
     def interrupted_by(self) -> int | None:
@@ -140,12 +165,14 @@ class DemoResult(NamedTuple):
 
 class Announcer:
     """A view that says what is about to break: the first fault at the start of the training, each
-    other one when training is past the fault before it."""
+    other one when a new attempt is past the fault before it."""
 
-    def __init__(self, view: RunObserver, faults: Sequence[DemoFault]) -> None:
+    def __init__(self, view: RunObserver, training: Training) -> None:
         self._view = view
-        self._faults = deque(faults)
+        self._is_stand_in = training.program == _STAND_IN
+        self._faults = deque(training.faults)
         self._past: int | None = None
+        self._has_restarted = False
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         call: Callable[..., None] = getattr(self._view, name)
@@ -154,17 +181,22 @@ class Announcer:
     def began(self, number: int, resume_from: int | None, reason: str) -> None:
         self._view.began(number, resume_from, reason)
         if self._past is None:
+            if self._is_stand_in:
+                self._view.noted(f"the trainer is {STAND_IN_TEXT}")
             self._announce()
+        else:
+            self._has_restarted = True
 
     def looked(self, job: Job, assessment: Assessment) -> None:
         self._view.looked(job, assessment)
-        if self._past is not None and (job.attempt.iteration or 0) > self._past:
+        if self._has_restarted and (job.attempt.iteration or 0) > (self._past or 0):
             self._announce()
 
     def _announce(self) -> None:
         if self._faults:
             fault = self._faults.popleft()
             self._past = fault.iteration
+            self._has_restarted = False
             text = f"about to break: {fault.title}, at iteration {fault.iteration}"
             self._view.noted(f"{text}; should resume from checkpoint {fault.resume_from}")
 
@@ -174,6 +206,7 @@ def settings() -> Settings:
     usual = Settings()
     act = ActSettings(
         restarts_per_window=12,
+        max_same_fingerprint=12,
         backoff_first_seconds=1.0,
         backoff_factor=1.0,
         default_restart_cost_seconds=5.0,
@@ -187,18 +220,21 @@ def settings() -> Settings:
 
 
 def demo(
-    *, quick: bool, parent: Path, port: int | None, output: TrainerOutput, view: MakeView
+    *,
+    quick: bool,
+    is_stand_in: bool | None,
+    parent: Path,
+    port: int | None,
+    output: TrainerOutput,
+    view: MakeView,
 ) -> DemoResult:
-    """Raise InputError if the small trainer is not installed. `quick`: only one training."""
-    missing = [name for name in _NEEDED if not _is_there(name)]
-    if missing:
-        fix = "run pip install 'mwatch[demo]' (several gigabytes), or `make demo` in a checkout"
-        raise InputError(f"the demo needs {' and '.join(missing)}, not installed; {fix}")
+    """`quick`: only two faults. `is_stand_in`: see `choose`."""
+    is_stand_in = choose(is_stand_in=is_stand_in)
     began = time.monotonic()
     folders: list[RunFolder] = []
     rows: list[Row] = []
     codes: list[int] = []
-    for training in TRAININGS[:1] if quick else TRAININGS:
+    for training in _trainings(quick=quick, is_stand_in=is_stand_in):
         folder = run_folder.make(parent, training.name, (), time.time())
         request = RunRequest(
             argv=command(folder, training),
@@ -209,18 +245,36 @@ def demo(
             grace_seconds=5.0,
             output=output,
         )
-        ended = run(request, partial(_announced, view, training.faults))
+        ended = run(request, partial(_announced, view, training))
         folder.report.write_text(page.render(story_json.read(folder.story)), "utf-8")
         folders.append(folder)
         rows += _rows(folder, training.faults)
         codes.append(ended.exit_code)
         if ended.exit_code in _INTERRUPTED:
             break
-    return DemoResult(folders, rows, time.monotonic() - began, codes)
+    return DemoResult(folders, rows, time.monotonic() - began, codes, is_stand_in)
 
 
-def _announced(view: MakeView, faults: Sequence[DemoFault], shown: ShownRun) -> RunObserver:
-    observer: Any = Announcer(view(shown), faults)
+def choose(*, is_stand_in: bool | None) -> bool:
+    """Whether to take the stand-in; None: if the real trainer is not installed.
+
+    Raise InputError if the real one is asked for and missing.
+    """
+    missing = [name for name in _NEEDED if not _is_there(name)]
+    if missing and is_stand_in is False:
+        fix = "run pip install 'mwatch[demo]' (several gigabytes), or `make demo` in a checkout"
+        raise InputError(f"--real needs {' and '.join(missing)}, not installed; {fix}")
+    return bool(missing) if is_stand_in is None else is_stand_in
+
+
+def _trainings(*, quick: bool, is_stand_in: bool) -> Sequence[Training]:
+    if is_stand_in:
+        return (replace(STAND_IN, faults=STAND_IN.faults[:2]) if quick else STAND_IN,)
+    return TRAININGS[:1] if quick else TRAININGS
+
+
+def _announced(view: MakeView, training: Training, shown: ShownRun) -> RunObserver:
+    observer: Any = Announcer(view(shown), training)
     return observer  # type: ignore[no-any-return]
 
 
@@ -236,8 +290,7 @@ def command(folder: RunFolder, training: Training) -> list[str]:
         *("--no-check-for-nan-in-loss-and-grad", "--fault-state", str(_markers(folder))),
         *(part for flag in flags for part in ("--fault", flag)),
     ]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*torchrun, "--nproc-per-node", "2", "-m", "mwatch_gpt", *trainer]
+    return [sys.executable, *training.program, *trainer]
 
 
 def _markers(folder: RunFolder) -> Path:
