@@ -37,7 +37,7 @@ def write_sbom(wheel: Path, target: Path, surroundings: Mapping[str, str]) -> No
         (own,) = packages.glob("*.dist-info")
         root = PathDistribution(own)
         version = root.version
-        for each in _closure(root):
+        for each in closure(root):
             _copy_metadata(each, packages)
         words = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible"]
         words += ["--pyproject", str(_PYPROJECT), str(Path(folder, "bin", "python"))]
@@ -49,7 +49,7 @@ def write_sbom(wheel: Path, target: Path, surroundings: Mapping[str, str]) -> No
     target.write_text(json.dumps(listed, indent=2, sort_keys=True) + "\n", "utf-8")
 
 
-def _closure(root: Distribution) -> Iterator[Distribution]:
+def closure(root: Distribution) -> Iterator[Distribution]:
     """What `pip install` brings beside the root."""
     found: dict[str, Distribution] = {}
     waiting = _needed(root, [""])

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import mwatch
+from support.repository.readme_examples import README, README_COLUMNS, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON_PATH = os.pathsep.join([str(ROOT / "sidecar"), str(ROOT / "trainer")])
@@ -69,8 +70,14 @@ def test_the_first_picture_of_the_readme_is_the_live_page() -> None:
 
 
 @pytest.mark.parametrize("command", ["make demo", "make test"])
-def test_the_readme_names(command: str) -> None:
-    assert command in (ROOT / "README.md").read_text("utf-8")
+def test_the_readme_names_with_what_it_costs(command: str) -> None:
+    line = rf"^\$ {command} +# .*; downloads [\d.]+ GB once, then \d+ minutes"
+    assert re.search(line, README.read_text("utf-8"), re.MULTILINE)
+
+
+def test_no_block_of_code_in_the_readme_is_wider_than_a_small_terminal() -> None:
+    lines = [line for _, block in blocks(README.read_text("utf-8")) for line in block.splitlines()]
+    assert lines and [line for line in lines if len(line) > README_COLUMNS] == []
 
 
 def test_the_changelog_begins_with_this_version() -> None:

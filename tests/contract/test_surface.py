@@ -14,6 +14,7 @@ import typer
 from typer.main import get_command
 
 from mwatch.cli.main import app
+from support.repository.readme_examples import README, calls
 
 HELP = {"-h", "--help"}
 RECORDED = HELP | {"DIR|LOG...|-", "--json", "--checkpoints", "--until", "--policy", "--catalogue"}
@@ -108,3 +109,17 @@ def test_the_arguments_and_flags_of(name: str) -> None:
     command = PROGRAM.get_command(CONTEXT, name)
     context = typer.Context(command, parent=CONTEXT, info_name=name)
     assert surface_of(command, context) == SURFACE[name]
+
+
+@pytest.mark.parametrize("words", calls(README.read_text("utf-8")), ids=" ".join)
+def test_the_readme_uses_only_what_there_is(words: list[str]) -> None:
+    name, *rest = words
+    assert {word for word in rest if word.startswith("-") and word != "-"} <= SURFACE[name]
+    command = PROGRAM.get_command(CONTEXT, name)
+    if is_whole(rest):
+        command.make_context(name, list(rest), parent=CONTEXT)
+
+
+def is_whole(words: list[str]) -> bool:
+    """Not only the name of a command, nor a pattern of several."""
+    return bool(words) and not any("|" in word or word.isupper() for word in words)

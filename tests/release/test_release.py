@@ -2,24 +2,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a release, built once; the wheel is installed and used where no checkout is.
 
-Its dependencies are those of this environment, which a `.pth` file puts on the path: the editable
-mwatch of this environment needs a `.pth` file of its own, which Python does not read there.
+Its dependencies, and nothing else, are links to those of this environment: no torch, no extras.
+The commands of the README run there too.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
+import pty
 import re
+import select
+import shutil
+import struct
 import subprocess
 import sys
-import sysconfig
 import tarfile
+import termios
+from contextlib import suppress
 from email import message_from_bytes
 from email.message import Message
+from importlib.metadata import PathDistribution
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 from zipfile import ZipFile
 
 import pytest
@@ -31,17 +38,19 @@ from readme_renderer import markdown
 import mwatch
 from mwatch.shipped import Kind, files
 from release.build import build
+from release.sbom import closure
 from support.repository.chart_renders import NO_HELM, helm, rendered_text
+from support.repository.readme_examples import README, README_COLUMNS, Example, examples
 
 ROOT = Path(__file__).resolve().parents[2]
 CHARTS = sorted(path.parent for path in ROOT.glob("manifests/charts/*/Chart.yaml"))
 LOG = ROOT / "tests/corpus/hang-nccl-timeout/trainer.log"
 
 
-def run(*words: str | Path, cwd: Path, limit: float = 150) -> subprocess.CompletedProcess[str]:
+def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
     surroundings = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
     return subprocess.run(
-        words, cwd=cwd, env=surroundings, capture_output=True, text=True, timeout=limit
+        words, cwd=cwd, env=surroundings, capture_output=True, text=True, timeout=150
     )
 
 
@@ -68,7 +77,10 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run(sys.executable, "-m", "pip", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     (packages,) = folder.glob("venv/lib/python3*/site-packages")
-    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (own,) = packages.glob("mwatch-*.dist-info")
+    for package in closure(PathDistribution(own)):
+        for name in {Path(each).parts[0] for each in package.files or ()} - {"..", "__pycache__"}:
+            (packages / name).symlink_to(Path(str(package.locate_file(name))))
     return python.parent
 
 
@@ -152,24 +164,90 @@ def test_the_installed_commands_work_without_a_checkout(installed: Path, tmp_pat
     assert output("mwatch", *command.split()).startswith("# ")
 
 
+# One needs a cluster, two a checkout, one a browser; the wheel is installed by a fixture.
+NOT_RUN = {"mwatch diagnose gpt -n training", "make demo", "make test", "pip install mwatch"}
+NOT_RUN |= {"mwatch ui"}
+FAKES = {
+    "kubectl": """case "$*" in
+"logs -l training.kubeflow.org/job-name=gpt --prefix --tail=-1")
+    sed 's|^|[pod/gpt-worker-0/pytorch] |' "$LOG" ;;
+"apply -f -") cat > applied.yaml ;;
+*) echo "unexpected: $*" >&2; exit 64 ;;
+esac""",
+    "helm": 'test "$1 $2 $4 $5" = "install mwatch -n training" && test -e "$3/Chart.yaml"',
+    "torchrun": 'exec python -m mwatch_gpt.stand_in --train-iters 6 --log-interval 1 "--save" ckpt',
+}
+
+
+class Ran(NamedTuple):
+    example: Example
+    code: int
+    output: str
+    errors: str
+
+
 @pytest.fixture(scope="module")
-def demo(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    words = ("--stand-in", "--quick", "--port", "0", "--json")
-    folder = tmp_path_factory.mktemp("demo")
-    done = run(installed / "mwatch", "demo", *words, cwd=folder, limit=400)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "the trainer is a stand-in: it trains nothing" in done.stderr
-    return json.loads(done.stdout)
+def readme(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """Every example that needs no cluster, one after the other, on a terminal of 95 columns."""
+    folder = tmp_path_factory.mktemp("readme")
+    for name, text in FAKES.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+        (folder / name).chmod(0o755)
+    shutil.copy(ROOT / "tests/manifests/aks.yaml", folder / "job.yaml")
+    surroundings = {"PATH": f"{folder}:{installed}:/usr/bin:/bin", "LOG": str(LOG)}
+    surroundings |= {"HOME": str(folder), "TERM": "xterm", "LC_ALL": "C.UTF-8"}
+    found = examples(README.read_text("utf-8"))
+    assert {each.command for each in found} >= NOT_RUN
+    wanted = [each for each in found if each.command not in NOT_RUN]
+    return {each.command: on_terminal(each, folder, surroundings) for each in wanted}
 
 
-def test_the_demo_without_torch_breaks_a_stand_in_and_recovers_it(demo: Any) -> None:
-    assert demo["trainer"] == "stand-in"
-    stop, nan = demo["faults"]
-    assert stop["is_recovered"] and nan["is_recovered"]
-    assert (stop["cause"], stop["rank"], stop["resume_from"]) == ("hang", 1, 40)
-    assert (nan["cause"], nan["resume_from"]) == ("nan", 60)
-    (report,) = demo["reports"]
-    assert "checkpoint 40" in Path(report).read_text("utf-8")
+def on_terminal(example: Example, folder: Path, surroundings: dict[str, str]) -> Ran:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, README_COLUMNS, 0, 0))
+    with (folder / "errors").open("w+") as errors:
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", example.command], cwd=folder, env=surroundings,
+            stdin=subprocess.DEVNULL, stdout=theirs, stderr=errors,
+        )  # fmt: skip
+        os.close(theirs)
+        output = b""
+        with suppress(OSError):  # the end of a terminal
+            while select.select([ours], [], [], 300)[0]:
+                output += os.read(ours, 65536)
+        os.close(ours)
+        code = process.wait(60)
+        errors.seek(0)
+        text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", output.decode()).replace("\r\n", "\n")
+        return Ran(example, code, text, errors.read())
+
+
+def test_every_example_of_the_readme_ends_as_it_should(readme: dict[str, Ran]) -> None:
+    for ran in readme.values():
+        wanted = 1 if "diagnose -" in ran.example.command else 0
+        assert ran.code == wanted, ran
+
+
+def test_the_readme_shows_what_its_examples_print(readme: dict[str, Ran]) -> None:
+    shown = [ran for ran in readme.values() if ran.example.output]
+    assert [ran.example.command.rpartition("mwatch ")[2] for ran in shown] == ["diagnose -", "demo"]
+    for ran in shown:
+        wanted = comparable("\n".join(ran.example.output), is_timed="demo" in ran.example.command)
+        assert comparable(ran.output, is_timed="demo" in ran.example.command) == wanted
+
+
+def comparable(text: str, *, is_timed: bool) -> list[str]:
+    """Without what differs from run to run, where time is real: durations, and steps within."""
+    lines = [line.rstrip() for line in text.strip().splitlines()]
+    if not is_timed:
+        return lines
+    lines = [re.sub(r"(\d+ min )?\d+(\.\d+)? s\b|\d+ steps", "#", line) for line in lines]
+    return [" ".join(line.split()) for line in lines]
+
+
+def test_the_demo_without_torch_says_that_its_trainer_is_a_stand_in(readme: dict[str, Ran]) -> None:
+    assert "the trainer is a stand-in: it trains nothing" in readme["mwatch demo"].errors
+    assert readme["mwatch demo"].output.count("recovered\n") == 3
 
 
 def test_a_release_has_these_files_and_their_checksums(release: Path) -> None:

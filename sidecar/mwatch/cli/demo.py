@@ -21,7 +21,6 @@ from mwatch.cli.options import Plain, flag, option
 from mwatch.cli.run import is_screen, view_of
 from mwatch.cli.terminal import Line, show, table, write
 from mwatch.cli.ui import ui
-from mwatch.model.decision import Action
 
 if TYPE_CHECKING:
     from mwatch.run.demo import DemoResult, Row
@@ -122,6 +121,8 @@ def _table(result: DemoResult) -> list[Line]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
+    from mwatch.model.decision import Action
+
     record = row.record
     if record is None:
         return (row.title, "-", "-", "-", "-", "-", _outcome(row))
