@@ -186,8 +186,8 @@ def save_checkpoint(
             with zipfile.ZipFile(file, "w") as archive:
                 archive.writestr("archive/data.pkl", pickle.dumps({"iteration": iteration}))
             Path(args.save, _TRACKER).write_text(str(iteration), "utf-8")
-            said = f"successfully saved checkpoint from iteration {iteration:7d} to {args.save}"
-            print_rank_0(f"  [{now()}] {said} [ t 1/1, p 1/1 ]")
+            line = f"successfully saved checkpoint from iteration {iteration:7d} to {args.save}"
+            print_rank_0(f"  [{now()}] {line} [ t 1/1, p 1/1 ]")
             if faults.take(Kind.CORRUPT_CHECKPOINT, iteration):
                 os.truncate(file, file.stat().st_size // 2)
         group.all_reduce()
@@ -204,8 +204,8 @@ def load_checkpoint(args: argparse.Namespace) -> int:
     print_rank_0(f" loading checkpoint from {args.load} at iteration {iteration}")
     with zipfile.ZipFile(_file(args.load, iteration)) as archive:
         archive.getinfo("archive/data.pkl")
-    said = f"  successfully loaded checkpoint from {args.load} [ t 1/1, p 1/1 ]"
-    print_rank_0(f"{said} at iteration {iteration}")
+    line = f"  successfully loaded checkpoint from {args.load} [ t 1/1, p 1/1 ]"
+    print_rank_0(f"{line} at iteration {iteration}")
     return int(iteration)
 
 
