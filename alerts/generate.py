@@ -33,8 +33,8 @@ _DEEPER = " " * 11
 _OF_RUN = "$labels.run "
 _INCIDENT = """\
 incident: >-
-  {{ with printf "topk(3, mwatch:run_incident:max{run=%q,namespace=%q})"
-  $labels.run $labels.namespace | query | sortByLabel "severity" -}}
+  {{ with printf "topk(3, mwatch:run_incident:max{cluster=%q,namespace=%q,run=%q})"
+  $labels.cluster $labels.namespace $labels.run | query | sortByLabel "severity" -}}
   {{ range $number, $each := . }}{{ if $number }} {{ end -}}
   Cause: {{ reReplaceAll "_" " " .Labels.cause }} ({{ .Labels.finding }}).
   {{- if or .Labels.rank .Labels.culprit_pod .Labels.culprit_node .Labels.UUID }}
@@ -46,7 +46,10 @@ incident: >-
   {{- end }}{{ else -}}
   mwatch reports no open incident of this run. The command shows its state.{{ end }}
 command: mwatch diagnose {{ $labels.run }}{{ with $labels.namespace }} -n {{ . }}{{ end }}"""
-_DASHBOARD = "/d/mwatch-run?var-namespace={{ $labels.namespace }}&var-run={{ $labels.run }}"
+_DASHBOARD = (
+    "/d/mwatch-run?var-cluster={{ $labels.cluster }}"
+    "&var-namespace={{ $labels.namespace }}&var-run={{ $labels.run }}"
+)
 _PAGE = "/jobs/{{ $labels.namespace }}/{{ $labels.run }}"
 _HEADER = """\
 # SPDX-FileCopyrightText: The mwatch authors

@@ -69,6 +69,8 @@ class Row(NamedTuple):
     title: str
     panels: tuple[Panel, ...]
     """Their widths fill rows of 24 columns."""
+    is_collapsed: bool = False
+    """Its queries run only when somebody opens it: for details that are slow to draw."""
 
 
 class Annotation(NamedTuple):

@@ -8,6 +8,7 @@ from dashboards.board import Board, Panel, Query, Row, Step
 from dashboards.incidents import open_incidents
 from dashboards.marks import marks
 from dashboards.promql import (
+    BY_RUN,
     CONTROLLERS,
     MANY_RUNS,
     controller_first,
@@ -20,12 +21,13 @@ from dashboards.promql import (
 )
 from dashboards.states import ABOVE_ZERO_IS_BAD, LEADS, PHASE_STATES, SEVERITY_STATES
 
+_NAME = "{{cluster}} {{namespace}} {{run}}"
 _ITERATION = per_run(of("mwatch_iteration", MANY_RUNS))
 _PLANNED = per_run(of("mwatch_planned_iterations", MANY_RUNS))
 _STEP = per_run(of("mwatch_step_seconds", MANY_RUNS))
 _LOOK = of("mwatch_last_look_timestamp_seconds", MANY_RUNS)
 _TRAINING = per_run(of("mwatch_phase", MANY_RUNS, equal("phase", "training")))
-_WORST = f"max by (namespace, run) ({severity_code(MANY_RUNS)})"
+_WORST = f"max by ({BY_RUN}) ({severity_code(MANY_RUNS)})"
 _ATTEMPT = of("mwatch_attempt", MANY_RUNS)
 _INCIDENTS = controller_first("mwatch_incidents_total", MANY_RUNS, "cause", "action")
 GOODPUT = controller_first("mwatch_goodput_ratio", MANY_RUNS)
@@ -92,13 +94,13 @@ RUNS = Row(
             alerts=("MwatchStalled", "MwatchRunVanished", "MwatchRestartHeld"), width=24, height=10,
         ),
         Panel(
-            "Phase of each run", "band", (Query(phase_code(MANY_RUNS), "{{namespace}} {{run}}"),),
+            "Phase of each run", "band", (Query(phase_code(MANY_RUNS), _NAME),),
             "none", "One row per run.", alerts=("MwatchRestartUnfinished",), states=PHASE_STATES,
             width=12, height=9,
         ),
         Panel(
             "Findings of each run", "band",
-            (Query(severity_code(MANY_RUNS), "{{run}} {{finding}}"),), "none",
+            (Query(severity_code(MANY_RUNS), _NAME + " {{finding}}"),), "none",
             "Runs that stall together usually share storage, a switch or a node: check those "
             "before you restart anything.",
             alerts=("MwatchManyRunsStalled",), states=SEVERITY_STATES, width=12, height=9,
@@ -111,19 +113,19 @@ COURSE = Row(
     (
         Panel(
             "Progress", "lines",
-            (Query(f"{_ITERATION}\n / {_PLANNED}", "{{namespace}} {{run}}"),), "percentunit",
+            (Query(f"{_ITERATION}\n / {_PLANNED}", _NAME),), "percentunit",
             "A flat line: no progress. A falling line: the run resumed from an older checkpoint.",
             low=0, high=1,
         ),
         Panel(
             "Goodput", "lines",
-            (Query(GOODPUT, "{{namespace}} {{run}}"),),
+            (Query(GOODPUT, _NAME),),
             "percentunit", "Share of wall time spent on valid iterations, repeats excluded.",
             alerts=("MwatchGoodputLow",), low=0, high=1,
             steps=(Step(None, "red"), Step(0.8, "yellow"), Step(0.9, "green")),
         ),
         Panel(
-            "Restarts", "totals", (Query(RESTARTS, "{{namespace}} {{run}}"),), "none",
+            "Restarts", "totals", (Query(RESTARTS, _NAME),), "none",
             "Attempts started in the selected range, not counting the first.",
             alerts=("MwatchRestartsFrequent",),
         ),
@@ -139,29 +141,35 @@ COURSE = Row(
             when_empty="none",
         ),
     ),
+    is_collapsed=True,
 )  # fmt: skip
+
+
+def _by_state(metric: str) -> str:
+    return f"max by (cluster, namespace, state) ({of(metric, CONTROLLERS)})"
+
 
 CONTROLLER = Row(
     "Controllers",
     (
         Panel(
             "Leader by namespace", "band",
-            (Query(f"max by (namespace) ({of('mwatch_controller_leader', CONTROLLERS)})",
-                   "{{namespace}}"),),
+            (Query(f"max by (cluster, namespace) ({of('mwatch_controller_leader', CONTROLLERS)})",
+                   "{{cluster}} {{namespace}}"),),
             "none",
             "Whether a controller holds the Lease of the namespace. A gap: no controller runs.",
             alerts=("MwatchControllerAbsent", "MwatchControllerNoLeader"), states=LEADS,
         ),
         Panel(
             "Jobs by mode", "stacked",
-            (Query(f"max by (namespace, state) ({of('mwatch_controller_jobs', CONTROLLERS)})",
-                   "{{namespace}} {{state}}"),),
+            (Query(_by_state("mwatch_controller_jobs"),
+                   "{{cluster}} {{namespace}} {{state}}"),),
             "none", "act: the controller may restart the job. observe: it only reports.",
         ),
         Panel(
             "Pods answering the controller", "stacked",
-            (Query(f"max by (namespace, state) ({of('mwatch_controller_pods', CONTROLLERS)})",
-                   "{{namespace}} {{state}}"),),
+            (Query(_by_state("mwatch_controller_pods"),
+                   "{{cluster}} {{namespace}} {{state}}"),),
             "none", "Running pods of watched jobs. The controller has no data from silent pods.",
             alerts=("MwatchControllerPodsSilent",),
         ),

@@ -8,11 +8,11 @@ from dashboards.board import Board, Panel, Query, Row, Step
 from dashboards.fleet import GOODPUT as _RATIO
 from dashboards.fleet import RESTARTS
 from dashboards.marks import marks
-from dashboards.promql import MANY_RUNS, Shape, controller_first, of, per_run, rate
+from dashboards.promql import BY_RUN, MANY_RUNS, Shape, controller_first, of, per_run, rate
 
 _RANKS = per_run(of("mwatch_world_size", MANY_RUNS))
 _GOOD = (Step(None, "red"), Step(0.8, "yellow"), Step(0.9, "green"))
-_NAME = "{{namespace}} {{run}}"
+_NAME = "{{cluster}} {{namespace}} {{run}}"
 
 
 def _lost(shape: Shape = str) -> str:
@@ -43,10 +43,10 @@ NOW = Row(
             (
                 Query(
                     f"sum({_lost()}\n"
-                    f" * on (namespace, run) group_left () {_RANKS}) / 3600"
+                    f" * on ({BY_RUN}) group_left () {_RANKS}) / 3600"
                 ),
             ),
-            "none", "Lost time multiplied by the ranks of each run: usually GPU hours.",
+            "short", "Lost time multiplied by the ranks of each run: usually GPU hours.",
             width=6, height=5,
         ),
         Panel(
@@ -124,6 +124,7 @@ RESTARTING = Row(
             "none", "By cause, and by the action taken (in mode observe: the action proposed).",
         ),
     ),
+    is_collapsed=True,
 )  # fmt: skip
 
 BOARD = Board(

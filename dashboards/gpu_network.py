@@ -108,6 +108,7 @@ LOAD = Row(
             "percentunit", "From the counters of the driver.", alerts=("MwatchGpuThrottled",),
         ),
     ),
+    is_collapsed=True,
 )  # fmt: skip
 FAULTS = Row(
     "GPUs: faults",
@@ -167,6 +168,7 @@ FAULTS = Row(
             "Packets sent again over PCIe. A few are normal; many slow the GPU down.", width=12,
         ),
     ),
+    is_collapsed=True,
 )  # fmt: skip
 
 BOARD = Board(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dashboards.promql import PODS, of
 
-_KEPT = "namespace, pod, node, rank, gpu, UUID"
+_KEPT = "cluster, namespace, pod, node, rank, gpu, UUID"
 LEGEND = "rank {{rank}} gpu {{gpu}} {{node}}"
 _MEBI = 1048576
 
@@ -41,7 +41,7 @@ def with_rank(dcgm: str) -> str:
 
 def of_pods(dcgm: str) -> str:
     ours = of("mwatch_attempt", PODS)
-    return f"max by ({_KEPT}) ({_named(dcgm)} and on (namespace, pod) {ours})"
+    return f"max by ({_KEPT}) ({_named(dcgm)} and on (cluster, namespace, pod) {ours})"
 
 
 def _named(dcgm: str) -> str:

@@ -17,6 +17,7 @@ from grafana_foundation_sdk.models import dashboard as model
 
 from dashboards.board import Annotation, Board
 from dashboards.grafana_panels import SOURCE, build
+from dashboards.promql import PLACE
 
 RUNBOOKS = "https://github.com/mwatch-dev/mwatch/blob/main/runbooks"
 """Base URL of the runbooks, the same as in the alerts. A hidden dashboard variable overrides it."""
@@ -30,7 +31,8 @@ def text(board: Board) -> str:
     plain: dict[str, Any] = json.loads(json.dumps(made, cls=JSONEncoder))
     for found, annotation in zip(plain["annotations"]["list"], board.annotations, strict=True):
         found |= {"titleFormat": annotation.title, "textFormat": annotation.text, "step": "60s"}
-    for number, panel in enumerate(plain["panels"], 1):
+    within = (each for panel in plain["panels"] for each in (panel, *panel.get("panels", ())))
+    for number, panel in enumerate(within, 1):
         panel["id"] = number
     return json.dumps(plain, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
@@ -45,25 +47,31 @@ def _board(board: Board) -> dashboard.Dashboard:
         .as_dropdown(True).include_vars(True).keep_time(True)
     )  # fmt: skip
     for row in board.rows:
-        made.with_row(dashboard.Row(row.title))
-        for panel in row.panels:
+        heading = dashboard.Row(row.title).collapsed(row.is_collapsed)
+        if row.is_collapsed:
+            for panel in row.panels:
+                heading.with_panel(build(panel))
+        made.with_row(heading)
+        for panel in () if row.is_collapsed else row.panels:
             made.with_panel(build(panel))
     return made
 
 
 def _variables(board: Board) -> list[Any]:
-    here = f'{_SEEN}{{namespace=~"$namespace"}}'
+    clusters = f'{_SEEN}{{cluster=~"$cluster"}}'
+    here = f"{_SEEN}{{{PLACE}}}"
     run = _query("run", "Job (run)", f"label_values({here}, run)")
     if board.many_runs:
         run = _all(run)
     made: list[Any] = [
         dashboard.DatasourceVariable("datasource").type("prometheus").label("Data source"),
-        _all(_query("namespace", "Namespace", f"label_values({_SEEN}, namespace)")),
+        _all(_query("cluster", "Cluster", f"label_values({_SEEN}, cluster)")),
+        _all(_query("namespace", "Namespace", f"label_values({clusters}, namespace)")),
         run,
     ]
     if board.has_pods:
         matches = "=~" if board.many_runs else "="
-        pods = f'{_SEEN}{{namespace=~"$namespace", run{matches}"$run"}}'
+        pods = f'{_SEEN}{{{PLACE}, run{matches}"$run"}}'
         made.append(_all(_query("pod", "Pod", f"label_values({pods}, pod)")))
     made.append(_runbooks())
     return made

@@ -29,7 +29,7 @@ SOURCE = model.DataSourceRef("prometheus", "${datasource}")
 _COLUMN_STATES = {"Phase": PHASE_STATES, "Worst finding": SEVERITY_STATES}
 _INSTANT: frozenset[Kind] = frozenset({"number", "totals", "table"})
 
-_ONE_DECIMAL = frozenset({"percentunit", "s", "bytes", "Bps"})
+_ONE_DECIMAL = frozenset({"percentunit", "s", "bytes", "Bps", "hertz", "short"})
 """Units that Grafana scales: two or three digits and the unit, such as 9.6 hours."""
 
 

@@ -5,9 +5,10 @@
 from __future__ import annotations
 
 from dashboards.board import Panel, Query
-from dashboards.promql import controller_first
+from dashboards.promql import RUN_LABELS, controller_first
 
 _COLUMNS = {
+    "cluster": "Cluster",
     "namespace": "Namespace",
     "run": "Run",
     "severity": "Severity",
@@ -20,7 +21,7 @@ _COLUMNS = {
     "culprit_node": "Node",
     "UUID": "GPU",
 }
-_LABELS = tuple(label for label in _COLUMNS if label not in ("namespace", "run"))
+_LABELS = tuple(label for label in _COLUMNS if label not in RUN_LABELS)
 
 
 def open_incidents(where: str) -> Panel:

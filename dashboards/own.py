@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from dashboards.board import Board, Panel, Query, Row, Step
 from dashboards.own_controller import CONTROLLER
-from dashboards.promql import BY_SIDECARS, MANY_RUNS, age, of, rate
+from dashboards.promql import BY_RUN, BY_SIDECARS, MANY_RUNS, age, of, rate
 from dashboards.states import ABOVE_ZERO_IS_BAD, GOOD_UP, SOURCE_STATES
 
 _WHERE = f'{MANY_RUNS}, pod=~"$pod"'
-_BY = "namespace, pod, instance, run"
+_BY = "cluster, namespace, pod, instance, run"
+_RUN = "{{cluster}} {{namespace}} {{run}}"
 _NAME = "{{run}} {{pod}} {{instance}}"
 _UP = of("mwatch_source_up", _WHERE)
 _SOURCES = f"{_UP} + 2 * (max_over_time({_UP}[1d]) == bool 0)"
@@ -112,13 +113,14 @@ WORK = Row(
             alerts=("MwatchOwnErrors",), width=6,
         ),
     ),
+    is_collapsed=True,
 )  # fmt: skip
 SCRAPE = Row(
     "Scrape",
     (
         Panel(
             "Sidecars of each run", "lines",
-            (Query(f"count by (namespace, run) ({_SIDECARS})", "{{namespace}} {{run}}"),), "none",
+            (Query(f"count by ({BY_RUN}) ({_SIDECARS})", _RUN),), "none",
             "One per pod of the run. Fewer than before: a sidecar is no longer scraped.",
             alerts=("MwatchSidecarMissing", "MwatchRunVanished"), width=12,
         ),
@@ -145,6 +147,7 @@ SCRAPE = Row(
             "Samples in one scrape. The number is bounded: an iteration is never a label.",
         ),
     ),
+    is_collapsed=True,
 )  # fmt: skip
 
 BOARD = Board(

@@ -8,11 +8,12 @@ from dashboards.board import Panel, Query, Row, Step
 from dashboards.promql import CONTROLLERS, age, of, rate
 from dashboards.states import LEADS
 
-_NAME = "{{namespace}} {{pod}} {{instance}}"
+_PLACE = "{{cluster}} {{namespace}}"
+_NAME = f"{_PLACE} {{{{pod}}}} {{{{instance}}}}"
 
 
 def _by(expr: str, *labels: str) -> str:
-    return f"max by ({', '.join(('namespace', 'pod', 'instance', *labels))}) ({expr})"
+    return f"max by ({', '.join(('cluster', 'namespace', 'pod', 'instance', *labels))}) ({expr})"
 
 
 def _own(metric: str) -> str:
@@ -29,7 +30,7 @@ CONTROLLER = Row(
         ),
         Panel(
             "Age of the cluster view", "lines",
-            (Query(_by(_own("view_age_seconds"), "resource"), "{{namespace}} {{resource}}"),),
+            (Query(_by(_own("view_age_seconds"), "resource"), _PLACE + " {{resource}}"),),
             "s",
             "By kind of object. Normal: below 20 s, or a minute for kinds that the cluster does "
             "not have. The controller takes no action on a view older than 30 s.",
@@ -50,7 +51,7 @@ CONTROLLER = Row(
             "Actions in progress", "lines",
             (
                 Query(
-                    _by(_own("actions"), "state", "reason"), "{{namespace}} {{state}} {{reason}}"
+                    _by(_own("actions"), "state", "reason"), _PLACE + " {{state}} {{reason}}"
                 ),
             ),
             "none",
@@ -66,7 +67,7 @@ CONTROLLER = Row(
         ),
         Panel(
             "Notifications", "lines",
-            (Query(_by(_own("notifications_total"), "result"), "{{namespace}} {{result}}"),),
+            (Query(_by(_own("notifications_total"), "result"), _PLACE + " {{result}}"),),
             "none", "Messages about incidents, by result, for each URL of --notify.",
             when_empty="none",
         ),
@@ -79,7 +80,7 @@ CONTROLLER = Row(
             "Failed requests to sidecars", "lines",
             (
                 Query(
-                    _by(rate(_own("poll_failures_total")), "reason"), "{{namespace}} {{reason}}"
+                    _by(rate(_own("poll_failures_total")), "reason"), _PLACE + " {{reason}}"
                 ),
             ),
             "reqps", "By reason of the failure.", alerts=("MwatchControllerPodsSilent",),
@@ -119,4 +120,5 @@ CONTROLLER = Row(
             alerts=("MwatchControllerErrors",), width=6,
         ),
     ),
+    is_collapsed=True,
 )  # fmt: skip

@@ -3,9 +3,10 @@
 """PromQL selectors and expressions shared by all dashboards.
 
 mwatch sets the label `run`; `namespace` and `pod` come from the scrape and are missing if a single
-machine is scraped by its address. "All" is `.*`, which also matches a missing label. Every pod of a
-job has a sidecar, so metrics of the whole run exist once per pod and are joined by
-`max by (namespace, run)`. A controller exports them once more, with the label `run_namespace`.
+machine is scraped by its address. A Prometheus, Thanos or Mimir over several clusters adds
+`cluster`. "All" is `.*`, which also matches a missing label. Every pod of a job has a sidecar, so
+metrics of the whole run exist once per pod and are joined by `max by (cluster, namespace, run)`. A
+controller exports them once more, with the label `run_namespace`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from collections.abc import Callable, Iterable
 
 from mwatch.model.phase import JobPhase
 
-ONE_RUN = 'namespace=~"$namespace", run="$run"'
-MANY_RUNS = 'namespace=~"$namespace", run=~"$run"'
-PODS = 'namespace=~"$namespace", run="$run", pod=~"$pod"'
+PLACE = 'cluster=~"$cluster", namespace=~"$namespace"'
+ONE_RUN = f'{PLACE}, run="$run"'
+MANY_RUNS = f'{PLACE}, run=~"$run"'
+PODS = f'{PLACE}, run="$run", pod=~"$pod"'
+RUN_LABELS = ("cluster", "namespace", "run")
+BY_RUN = ", ".join(RUN_LABELS)
 
 BY_CONTROLLER = 'run_namespace!=""'
 BY_SIDECARS = 'run_namespace=""'
-CONTROLLERS = 'namespace=~"$namespace"'
+CONTROLLERS = PLACE
 """Metrics of the controllers themselves; they have no label `run`."""
 
 Shape = Callable[[str], str]
@@ -60,7 +64,7 @@ def per_run(expr: str, *labels: str, how: str = "max") -> str:
     A controller exports runs of other namespaces: their namespace is `run_namespace`.
     """
     named = f'label_replace({expr}, "namespace", "$1", "run_namespace", "(.+)")'
-    return f"{how} by ({', '.join(('namespace', 'run', *labels))}) ({named})"
+    return f"{how} by ({', '.join((*RUN_LABELS, *labels))}) ({named})"
 
 
 def controller_first(
@@ -75,7 +79,7 @@ def controller_first(
     return (
         f"({per_run(shape(ours), *labels, how=how)}\n"
         f" or ({per_run(shape(theirs), *labels, how=how)}\n"
-        f" unless on (namespace, run) {per_run(ours)}))"
+        f" unless on ({BY_RUN}) {per_run(ours)}))"
     )
 
 

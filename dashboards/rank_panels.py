@@ -111,6 +111,7 @@ NCCL = Row(
             "cps", "0 in the training phase means a hang.", width=6,
         ),
     ),
+    is_collapsed=True,
 )  # fmt: skip
 FABRIC = Row(
     "Network ports",
@@ -153,4 +154,5 @@ FABRIC = Row(
             alerts=("MwatchFabricFault", "MwatchFabricLinkErrors", "MwatchFabricDegraded",),
         ),
     ),
+    is_collapsed=True,
 )  # fmt: skip

@@ -19,7 +19,7 @@ from dashboards.promql import (
     severity_code,
     silence,
 )
-from dashboards.run_numbers import NUMBERS, SPEEDS
+from dashboards.run_numbers import MFU, MFU_TEXT, NUMBERS, SPEEDS
 from dashboards.states import ABOVE_ZERO_IS_BAD, GOOD_NO, MODE, PHASE_STATES, SEVERITY_STATES
 
 _ITERATION = per_run(of("mwatch_iteration", ONE_RUN))
@@ -27,6 +27,7 @@ _PLANNED = per_run(of("mwatch_planned_iterations", ONE_RUN))
 _STEP = per_run(f"quantile_over_time(0.5, {of('mwatch_step_seconds', ONE_RUN)}[1h])")
 _SECONDS = of("mwatch_rank_seconds_total", ONE_RUN)
 _COLLECTIVE = of("mwatch_rank_seconds_total", ONE_RUN, equal("phase", "collective"))
+_DEADLINE = per_run(of("mwatch_hang_deadline_seconds", ONE_RUN))
 _SAVED = of("mwatch_checkpoint_iteration", ONE_RUN)
 
 NOW = Row(
@@ -34,23 +35,24 @@ NOW = Row(
     (
         Panel(
             "Iteration", "number", (Query(_ITERATION),), "none",
-            "Finished iterations, from the log or the probe.", width=4, height=4,
+            "Finished iterations, from the log or the probe.", width=3, height=4,
         ),
         Panel(
             "Progress", "number", (Query(f"{_ITERATION}\n / {_PLANNED}"),), "percentunit",
-            "Share of the planned iterations (train_iters).", width=4, height=4, low=0, high=1,
+            "Share of the planned iterations (train_iters).", width=3, height=4, low=0, high=1,
         ),
         Panel(
             "Time to go", "number",
             (Query(f"({_PLANNED} - {_ITERATION})\n * {_STEP}"),), "s",
             "Remaining iterations times the 1-hour median of the step time; without restarts.",
-            width=4, height=4,
+            width=3, height=4,
         ),
         Panel(
-            "Time since last progress", "number", (Query(silence(ONE_RUN)),), "s",
-            "Time since the iteration rose or the phase changed. The deadline of the phase is in "
-            "the panel Time since progress and deadline.",
+            "Silence", "number", (Query(f"{silence(ONE_RUN)}\n / {_DEADLINE}"),), "percentunit",
+            "Time since the iteration rose or the phase changed, as a share of the deadline of the "
+            "phase. At 100 % the run is stalled. In seconds: Time since progress and deadline.",
             alerts=("MwatchStalled",), width=3, height=4,
+            steps=(Step(None, "green"), Step(0.5, "yellow"), Step(1, "red")),
         ),
         Panel(
             "Goodput", "number", (Query(controller_first("mwatch_goodput_ratio", ONE_RUN)),),
@@ -59,8 +61,14 @@ NOW = Row(
             steps=(Step(None, "red"), Step(0.8, "yellow"), Step(0.9, "green")),
         ),
         Panel(
+            "MFU", "number", (Query(MFU),), "percentunit", MFU_TEXT,
+            alerts=("MwatchSlow",), width=3, height=4, low=0, high=1, when_empty="unknown",
+            steps=(Step(None, "red"), Step(0.2, "yellow"), Step(0.3, "green")),
+        ),
+        Panel(
             "Attempt", "number", (Query(per_run(of("mwatch_attempt", ONE_RUN))),), "none",
             "Number of the current attempt, starting at 1.", width=3, height=4,
+            steps=(Step(None, "green"), Step(2, "yellow"), Step(5, "orange")),
         ),
         Panel(
             "Blind", "number", (Query(per_run(of("mwatch_blind", ONE_RUN), how="min")),), "none",
@@ -89,7 +97,7 @@ STATE = Row(
             "Time since progress and deadline", "lines",
             (
                 Query(silence(ONE_RUN), "since the last progress"),
-                Query(per_run(of("mwatch_hang_deadline_seconds", ONE_RUN)), "deadline"),
+                Query(_DEADLINE, "deadline"),
             ),
             "s",
             "A run without progress for longer than the deadline of its phase is stalled.",
@@ -138,6 +146,7 @@ COMMUNICATION = Row(
             "Number of ranks by what their main thread is doing.", width=12,
         ),
     ),
+    is_collapsed=True,
 )  # fmt: skip
 CHECKPOINTS = Row(
     "Checkpoints",

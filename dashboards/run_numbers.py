@@ -125,12 +125,24 @@ SPEED = Panel(
     "Global batch size times sequence length, divided by the time of an iteration.",
     width=6,
 )
+MFU = (
+    f"{per_run(of('mwatch_throughput_tflops', ONE_RUN))}\n"
+    f" / {per_run(of('mwatch_gpu_peak_tflops', ONE_RUN), how='min')}"
+)
+MFU_TEXT = (
+    "Model FLOP/s utilisation: printed TFLOP/s per GPU divided by the peak of the GPU in dense "
+    "16-bit arithmetic, also for FP8. Unknown if the trainer does not print its throughput "
+    "(--log-throughput), or without NVML, or for a GPU that mwatch does not know."
+)
 FLOPS = Panel(
-    "TFLOP/s per GPU",
+    "TFLOP/s per GPU and MFU",
     "lines",
-    (Query(per_run(of("mwatch_throughput_tflops", ONE_RUN)), "TFLOP/s"),),
+    (
+        Query(per_run(of("mwatch_throughput_tflops", ONE_RUN)), "TFLOP/s"),
+        Query(MFU, "MFU", "percentunit"),
+    ),
     "none",
-    "Printed by Megatron with --log-throughput; empty without that flag.",
+    f"Printed by Megatron with --log-throughput; empty without that flag. {MFU_TEXT}",
     when_empty="not printed",
     width=6,
 )

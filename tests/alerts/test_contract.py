@@ -35,16 +35,16 @@ RULES = read_rules()
 ALERTS = alerts()
 NAMES = {each.name for each in ALERTS}
 PAGES = {page.stem: page for page in (ROOT / "runbooks").glob("Mwatch*.md")}
-SECTIONS = ["Meaning", "Impact", "Diagnosis", "Mitigation"]
+SECTIONS = ["Meaning", "Impact", "Example", "Diagnosis", "Mitigation"]
 TOPICS = {"stall", "numerics", "hardware", "fabric", "checkpoint", "restart", "goodput", "self"}
 TOPICS |= {"controller"}
-SCRAPE = {"namespace", "pod", "job", "instance"}
+SCRAPE = {"cluster", "namespace", "pod", "job", "instance"}
 CATALOGUE = load()
 CONTROLLER = {"run_namespace", "run_pod"}
 OF_CONTROLLER = {each.name: set(each.labels) for each in catalog.CONTROLLER}
 EXPORTED = {each.name: {"run", *each.labels} for each in METRICS} | OF_CONTROLLER
 RECORDED = {each.name for each in RULES if not each.is_alert}
-PER_RUN = {"namespace", "run"}
+PER_RUN = {"cluster", "namespace", "run"}
 VALUES = {
     "finding": {each.name for each in DETECTORS},
     "severity": {each.value for each in Severity},
@@ -124,7 +124,8 @@ def test_the_checker_sees_what_nobody_exports() -> None:
 def test_a_page_is_for_the_run_and_not_for_a_pod(each: Rule) -> None:
     if each.body["labels"]["severity"] == "critical":
         raw = {name for name in each.metrics if name in EXPORTED}
-        whole = "max by (namespace) (" if raw & OF_CONTROLLER.keys() else "max by (namespace, run)"
+        labels = "cluster, namespace" if raw & OF_CONTROLLER.keys() else "cluster, namespace, run"
+        whole = f"max by ({labels}) ("
         assert not raw or whole in each.expr
         assert each.grouped_by <= PER_RUN
 
@@ -155,7 +156,7 @@ def test_each_alert_has_a_page_and_each_page_an_alert() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
-def test_a_page_has_its_four_sections_and_commands_to_type(name: str) -> None:
+def test_a_page_has_its_sections_and_commands_to_type(name: str) -> None:
     text = PAGES[name].read_text("utf-8")
     assert text.startswith(f"# {name}\n")
     assert re.findall(r"^## (.+)$", text, re.M) == SECTIONS
@@ -214,7 +215,10 @@ def test_the_links_lead_where_the_user_keeps_runbooks_dashboards_and_pages() -> 
     assert made.count("runbook_url: https://wiki.lab/x/Mwatch") == len(ALERTS)
     assert RUNBOOKS not in made
     of_run = sum(is_of_run(each) for each in ALERTS)
-    dashboard = "/d/mwatch-run?var-namespace={{ $labels.namespace }}&var-run={{ $labels.run }}\n"
+    dashboard = (
+        "/d/mwatch-run?var-cluster={{ $labels.cluster }}"
+        "&var-namespace={{ $labels.namespace }}&var-run={{ $labels.run }}\n"
+    )
     assert made.count(f"dashboard_url: https://grafana.lab{dashboard}") == of_run
     page = "/jobs/{{ $labels.namespace }}/{{ $labels.run }}\n"
     assert made.count(f"page_url: https://mwatch.lab{page}") == of_run

@@ -23,14 +23,21 @@ from support.repository.source_rules import ROOT
 PAGES = sorted((ROOT / "runbooks").glob("*.md"))
 _SPAN = re.compile(r"`([^`]+)`")
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_LINE = re.compile(r"(?:^|-- )mwatch ([^|;]+)")
+_LINE = re.compile(r"(?:^|-- |^\$ )mwatch ([^|;]+)")
 _NUMBER = re.compile(r"\bN\b")
 COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009
 
 
 def typed(text: str) -> Iterator[list[str]]:
-    """Words behind `mwatch`, of each code span and each line of a block."""
-    blocks = [line for block in _BLOCK.findall(text) for line in block.splitlines()]
+    """Words behind `mwatch`, of each code span and each line of a block.
+
+    A block that begins with `$ ` holds output, and `test_runbook_examples.py` checks it.
+    """
+    blocks = [
+        line
+        for block in _BLOCK.findall(text)
+        for line in block.splitlines()[: 1 if block.startswith("$ ") else None]
+    ]
     spans = [" ".join(each.split()) for each in _SPAN.findall(_BLOCK.sub("", text))]
     for code in blocks + spans:
         for words in _LINE.findall(code.strip()):
@@ -69,7 +76,7 @@ _OF_CLUSTER = re.compile(
 
 def without_namespace(text: str) -> list[str]:
     """What kubectl would do in the namespace of the reader's context, right or wrong."""
-    blocks = "\n".join(_BLOCK.findall(text))
+    blocks = "\n".join(each for each in _BLOCK.findall(text) if not each.startswith("$ "))
     spans = [" ".join(each.split()) for each in _SPAN.findall(_BLOCK.sub("", text))]
     found = [words for code in (blocks, *spans) for words in _KUBECTL.findall(code)]
     given = [(words, words.partition(" -- ")[0]) for words in found if " " in words.strip()]

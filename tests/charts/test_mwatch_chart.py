@@ -217,7 +217,8 @@ def test_the_rule_object_is_that_of_alerts() -> None:
 @needs_helm
 def test_runbooks_may_be_elsewhere() -> None:
     words = sets("monitoring.rules.runbooks=https://wiki.example/runs/")
-    ours = only(rendered(CHART, *OPERATOR, *words), "PrometheusRule")
+    found = rendered(CHART, *OPERATOR, *words)
+    ours = only(found, "PrometheusRule")
     links = [
         rule["annotations"]["runbook_url"]
         for group in ours["spec"]["groups"]
@@ -225,6 +226,8 @@ def test_runbooks_may_be_elsewhere() -> None:
         if "alert" in rule
     ]
     assert links and all(each.startswith("https://wiki.example/runs/Mwatch") for each in links)
+    boards = [json.dumps(each) for each in found if each["metadata"]["name"].endswith("-run")]
+    assert boards and all("https://wiki.example/runs" in each for each in boards)
 
 
 @needs_helm

@@ -76,6 +76,7 @@ SURFACE = {
     | {"--pipeline-model-parallel-layout"},
     "completion": HELP | {"bash|zsh|fish"},
     "checkpoints": HELP | CLUSTER | {"DIR|JOB", "--json"},
+    "rollback": HELP | {"DIR", "--to", "--reason", "--dry-run", "--json"},
     "runbook": HELP | {"NAME"},
     "export": HELP | {"KIND", "DIR", "--force"},
     "faults": HELP | {"FAULT", "--json", "--role", "--blame", "--catalogue"},

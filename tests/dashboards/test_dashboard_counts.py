@@ -90,6 +90,29 @@ def test_one_run_is_counted_once_whoever_reports_it(tmp_path: Path) -> None:
     ask(tmp_path, series(), expected)
 
 
+def test_runs_of_the_same_name_in_two_clusters_are_two(tmp_path: Path) -> None:
+    both = [
+        {
+            "series": each["series"].replace("{", f'{{cluster="{cluster}", '),
+            "values": each["values"],
+        }
+        for each in series()
+        for cluster in ("east", "west")
+    ]
+    count = MADE["fleet", "Runs", "A"]
+    ask(tmp_path, both, [(count.filled(run=".*", namespace=".*", **TIMES), "{}", 2),
+        (count.filled(run=".*", namespace=".*", cluster="east", **TIMES), "{}", 1)])  # fmt: skip
+
+
+def test_mfu_is_the_throughput_by_the_peak_of_the_slowest_gpu(tmp_path: Path) -> None:
+    found = [
+        {"series": 'mwatch_throughput_tflops{run="gpt", pod="b"}', "values": "400x20"},
+        {"series": 'mwatch_gpu_peak_tflops{run="gpt", pod="a", UUID="1"}', "values": "1000x20"},
+        {"series": 'mwatch_gpu_peak_tflops{run="gpt", pod="b", UUID="2"}', "values": "800x20"},
+    ]
+    ask(tmp_path, found, [(filled(("run", "MFU", "A"), "gpt"), '{run="gpt"}', 0.5)])
+
+
 def test_of_many_ranks_the_worst_are_shown(tmp_path: Path) -> None:
     behind = filled(("gpu-network", "Iterations behind the fastest rank", "A"), "gpt")
     ranks = [

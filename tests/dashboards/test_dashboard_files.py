@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -20,6 +21,11 @@ from monitoring.panel_queries import FOLDER, boards, panels
 BOARDS = boards()
 EVERY = [panel for board in BOARDS.values() for panel in panels(board)]
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+def every_part(board: dict[str, Any]) -> list[dict[str, Any]]:
+    """Headings and panels, also those in collapsed rows."""
+    return [each for panel in board["panels"] for each in (panel, *panel.get("panels", ()))]
 
 
 def test_the_committed_files_are_what_the_source_makes() -> None:
@@ -60,7 +66,7 @@ def test_there_are_five_and_each_has_a_name_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_panels_have_titles_and_numbers_of_their_own(name: str) -> None:
-    found = BOARDS[name]["panels"]
+    found = every_part(BOARDS[name])
     for key in ("id", "title"):
         again = [each for each, count in Counter(one[key] for one in found).items() if count > 1]
         assert again == []
@@ -84,7 +90,7 @@ def test_a_panel_asks_the_source_that_the_user_picked() -> None:
 def test_variables_and_annotations_ask_it_too(name: str) -> None:
     board = BOARDS[name]
     variables = {each["name"]: each for each in board["templating"]["list"]}
-    assert {"datasource", "namespace", "run", "runbooks"} <= set(variables)
+    assert {"datasource", "cluster", "namespace", "run", "runbooks"} <= set(variables)
     asked = [each for each in variables.values() if each["type"] == "query"]
     assert all(each["datasource"] == SOURCE for each in asked)
     assert all(each["datasource"] == SOURCE for each in board["annotations"]["list"])
@@ -108,7 +114,7 @@ def test_incidents_and_restarts_are_marked(name: str) -> None:
 @pytest.mark.parametrize("name", BOARDS)
 def test_panels_fill_lines_and_do_not_overlap(name: str) -> None:
     taken: Counter[tuple[int, int]] = Counter()
-    for each in BOARDS[name]["panels"]:
+    for each in every_part(BOARDS[name]):
         place = each["gridPos"]
         columns = range(place["x"], place["x"] + place["w"])
         taken.update((x, y) for x in columns for y in range(place["y"], place["y"] + place["h"]))
@@ -116,6 +122,40 @@ def test_panels_fill_lines_and_do_not_overlap(name: str) -> None:
     assert max(x for x, _ in taken) == 23
     rows = Counter(y for _, y in taken)
     assert set(rows.values()) == {24}
+
+
+def test_the_row_on_top_is_open_and_details_are_collapsed() -> None:
+    rows = {name: [each for each in board["panels"] if each["type"] == "row"]
+            for name, board in BOARDS.items()}  # fmt: skip
+    assert not any(each[0]["collapsed"] for each in rows.values())
+    assert all(any(row["collapsed"] for row in each) for each in rows.values())
+    for each in rows.values():
+        assert all(bool(row["panels"]) == row["collapsed"] for row in each)
+
+
+PLAIN = {"Iteration", "Progress", "Time to go", "Runs", "Ranks in training"}
+PLAIN |= {"Time lost", "Rank hours lost"}
+"""Amounts that are neither good nor bad."""
+
+
+@pytest.mark.parametrize("name", ["run", "fleet", "goodput"])
+def test_numbers_in_the_row_on_top_have_colours_at_thresholds(name: str) -> None:
+    first, *rest = BOARDS[name]["panels"]
+    top = list(takewhile(lambda each: each["type"] != "row", rest))
+    assert first["type"] == "row" and top
+    for panel in top:
+        steps = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+        assert (len(steps) > 1) == (panel["title"] not in PLAIN), panel["title"]
+
+
+SCALED = {"percentunit", "s", "bytes", "Bps", "hertz", "short"}
+
+
+def test_a_scaled_number_has_two_or_three_digits() -> None:
+    for panel in EVERY:
+        defaults = panel["fieldConfig"]["defaults"]
+        if panel["type"] != "table" and defaults["unit"] in SCALED:
+            assert defaults["decimals"] == 1, panel["title"]
 
 
 BANDS = [

@@ -20,7 +20,7 @@ EVERY = queries()
 OF_CONTROLLER = {metric.name: set(metric.labels) for metric in catalog.CONTROLLER}
 OURS = {metric.name: {"run", *metric.labels} for metric in catalog.ALL} | OF_CONTROLLER
 OF_PROMETHEUS = {"up", "scrape_duration_seconds", "scrape_samples_scraped"}
-OF_THE_SCRAPE = {"namespace", "pod", "instance", "job", "run_namespace"}
+OF_THE_SCRAPE = {"cluster", "namespace", "pod", "instance", "job", "run_namespace"}
 OF_DCGM = {"UUID", "gpu", "Hostname", "hostname", "exported_namespace", "exported_pod"}
 MADE_HERE = {"node"}
 KNOWN = {"run", *(each for labels in OURS.values() for each in labels), *OF_THE_SCRAPE, *OF_DCGM}
@@ -58,13 +58,13 @@ def test_labels_exist_on_the_metric_that_is_picked_by_them() -> None:
             assert labels <= OURS[metric] | OF_THE_SCRAPE, (query.name, metric)
 
 
-def test_every_series_of_ours_is_picked_by_namespace_and_by_run_if_it_is_of_one() -> None:
+def test_every_series_of_ours_is_picked_by_its_place_and_by_run_if_it_is_of_one() -> None:
     for query in EVERY:
         picked = {metric for metric, _ in SELECTOR.findall(query.expr)}
         named = {name for name in NAME.findall(query.expr) if name.startswith("mwatch_")}
         assert named <= picked, query.name
         for metric, inside in SELECTOR.findall(query.expr):
-            wanted = {"namespace"} if metric in OF_CONTROLLER else {"run", "namespace"}
+            wanted = {"cluster", "namespace"} | (set() if metric in OF_CONTROLLER else {"run"})
             assert wanted <= set(LABEL.findall(inside)), query.name
 
 

@@ -27,6 +27,7 @@ class PanelQuery(NamedTuple):
     def filled(self, **values: str) -> str:
         """With the variables replaced, as Grafana does before it asks Prometheus."""
         expr = self.expr
+        values = {"cluster": ".*"} | values
         for name in sorted(values, key=len, reverse=True):
             expr = expr.replace(f"${name}", values[name])
         return expr
@@ -40,8 +41,9 @@ def boards() -> dict[str, dict[str, Any]]:
 
 
 def panels(board: dict[str, Any]) -> list[dict[str, Any]]:
-    """Without the headings."""
-    return [each for each in board["panels"] if each["type"] != "row"]
+    """Without the headings, and with what lies in collapsed rows."""
+    every = [each for panel in board["panels"] for each in (panel, *panel.get("panels", ()))]
+    return [each for each in every if each["type"] != "row"]
 
 
 def queries() -> list[PanelQuery]:

@@ -43,7 +43,8 @@ _SHOWN = {
 
 
 def picture(watched: Watched, board: dict[str, Any], run: str, caption: str) -> Figure:
-    rows = max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in board["panels"])
+    every = [each for panel in board["panels"] for each in (panel, *panel.get("panels", ()))]
+    rows = max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in every)
     height = (rows + 4) * _ROW_INCHES
     figure = Figure(figsize=(24 * _COLUMN_INCHES, height), layout=None, facecolor="white")
     figure.text(0.012, 1 - 0.22 / height, board["title"], fontsize=13, va="top", weight="bold")
@@ -52,7 +53,7 @@ def picture(watched: Watched, board: dict[str, Any], run: str, caption: str) -> 
     marks = {
         each["iconColor"]: moments_of(watched, each, run) for each in board["annotations"]["list"]
     }
-    for panel in board["panels"]:
+    for panel in every:
         place = panel["gridPos"]
         top = 1 - (place["y"] + 3) * _ROW_INCHES / height
         if panel["type"] == "row":

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch checkpoints`: the checkpoints of a folder or of a live job, complete or why not.
+"""`mwatch checkpoints` lists those of a folder or a live job; `mwatch rollback` chooses one.
 
 No tensors are read: a complete checkpoint has all its bytes, whether or not they are right.
 """
@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mwatch.cli.cluster import exit_if_unreachable, is_job
-from mwatch.cli.options import AsJson, Context, Kubeconfig, Namespace, argument
+from mwatch.cli.options import AsJson, Context, Kubeconfig, Namespace, argument, flag, option
 from mwatch.cli.terminal import table, write
 
 if TYPE_CHECKING:
     from mwatch.diagnose.checkpoints import CheckpointReport, JobCheckpoints
     from mwatch.model.timeline import CheckpointStanding
+    from mwatch.operate.rollback import RollbackReport
 
 _HEAD = ("ITERATION", "STATE", "STANDING", "SIZE", "AGE", "FORMAT", "TRACKER", "REASON")
 _JOB_HEAD = ("ITERATION", "STATE", "SIZE", "AGE", "TRACKER", "REASON")
@@ -67,6 +68,53 @@ def checkpoints(
         text = render(found)
     write(json.dumps(found.to_json(), indent=2) if as_json else text)
     raise typer.Exit(found.exit_code)
+
+
+SaveFolder = Annotated[str, argument("DIR", "Change this save folder (--save).")]
+To = Annotated[
+    int | None,
+    option(
+        "ITERATION", "Resume from this checkpoint; by default the newest good one.", "--to", min=1
+    ),
+]
+Reason = Annotated[str, option("REASON", "Record this reason beside the checkpoints.")]
+DryRun = Annotated[bool, flag("--dry-run", "Print what would be done, and do nothing.")]
+
+
+def rollback(
+    folder: SaveFolder,
+    to: To = None,
+    reason: Reason = "by hand",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set a stopped run back to a good checkpoint.
+
+    For a run that mwatch only observes: in mode act it does this by itself. Megatron's tracker file
+    is set to the newest good checkpoint, or to the one that you choose; its old value is kept in
+    .mwatch/tracker-before.json. Newer checkpoints are marked as abandoned and not deleted. Run it
+    where the folder is mounted, after the run was stopped and before it starts again.
+
+    Exit codes: 0 done, or nothing to change; 2 no such checkpoint, or a folder that cannot be
+    changed.
+
+    Example: mwatch rollback /data/ckpt --to 45000 --reason 'NaN since 45120'
+    """
+    from mwatch.operate.rollback import roll_back
+
+    done = roll_back(folder, to, reason, time.time(), is_dry_run=dry_run)
+    body = {"version": 1, "command": "rollback", "dry_run": dry_run, **done.to_json()}
+    write(json.dumps(body, indent=2) if as_json else render_rollback(done, is_dry_run=dry_run))
+
+
+def render_rollback(done: RollbackReport, *, is_dry_run: bool) -> str:
+    will = "would resume" if is_dry_run else "resumes"
+    lines = [f"the next start {will} from checkpoint {done.iteration}"]
+    lines += [f"  {_plain(each)}" for each in done.changes]
+    if done.abandoned:
+        listed = ", ".join(map(str, done.abandoned[-8:]))
+        lines.append(f"  no longer used, and not deleted: {listed}")
+    return "\n".join([*lines, *(f"note: {_plain(each)}" for each in done.notes)])
 
 
 def render_job(found: JobCheckpoints) -> str:

@@ -15,7 +15,7 @@ import typer
 from typer.exceptions import TyperException
 
 from mwatch import __version__
-from mwatch.cli.checkpoints import checkpoints
+from mwatch.cli.checkpoints import checkpoints, rollback
 from mwatch.cli.cluster import UNREACHABLE
 from mwatch.cli.completion import VARIABLE, answer_shell, completion
 from mwatch.cli.controller import controller
@@ -51,7 +51,7 @@ app = typer.Typer(
 )
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "This machine": (demo, run, ui),
-    "Logs and recordings": (replay, report, parse, faults, runbook, checkpoints),
+    "Logs and recordings": (replay, report, parse, faults, runbook, checkpoints, rollback),
     "Cluster": (diagnose, status, top, pause, resume, restart, stop, mode),
     "Set-up": (plan, export, inject, uninject, sidecar, controller, completion),
 }

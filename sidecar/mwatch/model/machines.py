@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Instance types and their GPUs, and a cluster of them.
+"""Instance types and their GPUs, the peak speeds of GPUs, and a cluster of machines.
 
 Memory is the total of `nvidia-smi`. Speeds are the makers' figures for dense 16-bit arithmetic,
 NVLink in one direction, and the network of one machine.
@@ -8,6 +8,7 @@ NVLink in one direction, and the network of one machine.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 MIB = 1024**2
@@ -28,12 +29,36 @@ class Machine(NamedTuple):
     cloud: str = ""
 
 
-A10G = GpuModel("A10G", 23028, 70.0)
-A100_40 = GpuModel("A100 40GB", 40536, 312.0, 300.0)
-A100_80 = GpuModel("A100 80GB", 81251, 312.0, 300.0)
-H100 = GpuModel("H100 80GB", 81559, 989.0, 450.0)
-H200 = GpuModel("H200", 143771, 989.0, 450.0)
-B200 = GpuModel("B200", 183359, 2250.0, 900.0)
+PEAK_TFLOPS: dict[str, float] = {
+    "GB200": 2500.0,
+    "B200": 2250.0,
+    "GH200": 989.0,
+    "H200 NVL": 836.0,
+    "H200": 989.0,
+    "H100 NVL": 835.0,
+    "H100 PCIe": 756.0,
+    "H100": 989.0,
+    "H800": 989.0,
+    "H20": 148.0,
+    "A100": 312.0,
+    "A800": 312.0,
+    "A10G": 70.0,
+    "A10": 125.0,
+    "L40S": 362.0,
+    "L4": 121.0,
+    "V100-SXM2": 125.0,
+    "V100-SXM3": 125.0,
+    "V100-PCIE": 112.0,
+}
+"""By words of the driver's name, the longer ones first. From NVIDIA's data sheets of each GPU:
+tensor cores, BF16 (V100: FP16), without sparsity, which the sheets often count in."""
+
+A10G = GpuModel("A10G", 23028, PEAK_TFLOPS["A10G"])
+A100_40 = GpuModel("A100 40GB", 40536, PEAK_TFLOPS["A100"], 300.0)
+A100_80 = GpuModel("A100 80GB", 81251, PEAK_TFLOPS["A100"], 300.0)
+H100 = GpuModel("H100 80GB", 81559, PEAK_TFLOPS["H100"], 450.0)
+H200 = GpuModel("H200", 143771, PEAK_TFLOPS["H200"], 450.0)
+B200 = GpuModel("B200", 183359, PEAK_TFLOPS["B200"], 900.0)
 
 MACHINES: dict[str, Machine] = {
     "g5.8xlarge": Machine(A10G, 1, 25.0, 0, "aws"),
@@ -78,6 +103,16 @@ class Cluster(NamedTuple):
             f"{where}{self.nodes} x {self.machine.gpus} {gpu.name} "
             f"({gpu.memory_mib / 1024:.1f} GiB) = {self.world} GPUs"
         )
+
+
+def peak_tflops(driver_name: str) -> float | None:
+    """By the driver's name, such as `NVIDIA H100 80GB HBM3`; None: unknown, or a slice (MIG)."""
+    words = f" {' '.join(re.split('[ -]+', driver_name.lower()))} "
+    for name, tflops in PEAK_TFLOPS.items():
+        wanted = name.lower().split()
+        if " mig " not in words and all(f" {each.replace('-', ' ')} " in words for each in wanted):
+            return tflops
+    return None
 
 
 def find(name: str) -> tuple[str, Machine] | None:

@@ -91,6 +91,13 @@ GPU_UP = flag("gpu_up", "0 while the driver cannot reach this GPU.", *_GPU)
 GPU_TENSOR = gauge(
     "gpu_tensor_active_ratio", "Share of time with active tensor cores (Hopper and newer).", *_GPU
 )
+GPU_PEAK = gauge(
+    "gpu_peak_tflops",
+    "Peak of the GPU in dense 16-bit arithmetic, by its name. Absent for a GPU that mwatch does "
+    "not know. mwatch_throughput_tflops divided by it is the MFU.",
+    *_GPU,
+    unit="TFLOP/s",
+)
 GPU_POWER_LIMIT = gauge("gpu_power_limit_watts", "Power limit.", *_GPU)
 GPU_ECC_CORRECTED = counter(
     "gpu_ecc_corrected_errors", "Corrected memory errors since the driver was loaded.", *_GPU

@@ -16,6 +16,7 @@ from mwatch.export.metrics.catalog import Metric, Value
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, Culprit, Severity
 from mwatch.model.goodput import Spent
+from mwatch.model.machines import peak_tflops
 from mwatch.model.observation import HERE
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl
@@ -73,6 +74,7 @@ _GPU: tuple[tuple[Metric, Callable[[Gpu], float | None]], ...] = (
     (catalog.GPU_RECOVERY, lambda gpu: gpu.recovery_action),
     (catalog.GPU_PCIE_REPLAYS, lambda gpu: gpu.pcie_replays),
     (catalog.GPU_XID, lambda gpu: gpu.xid),
+    (catalog.GPU_PEAK, lambda gpu: peak_tflops(gpu.name)),
 )
 
 
