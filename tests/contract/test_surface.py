@@ -47,6 +47,7 @@ SURFACE = {
     "diagnose": (RECORDED - {"DIR|LOG...|-"})
     | CLUSTER
     | {"JOB|DIR|LOG...|-", "-f", "--file", "--bundle"},
+    "doctor": HELP | CLUSTER | {"JOB", "--pull", "--prometheus", "--json"},
     "status": HELP | CLUSTER | {"-A", "--all-namespaces", "--json"},
     "top": HELP
     | CLUSTER

@@ -21,10 +21,11 @@ from mwatch.cli.completion import VARIABLE, answer_shell, completion
 from mwatch.cli.controller import controller
 from mwatch.cli.demo import demo
 from mwatch.cli.diagnose import diagnose
+from mwatch.cli.doctor import doctor
 from mwatch.cli.faults import faults
 from mwatch.cli.help import HelpCommand, HelpGroup, usage_error
 from mwatch.cli.inject import inject, uninject
-from mwatch.cli.overrides import mode, pause, restart, resume
+from mwatch.cli.overrides import mode, pause, restart, resume, stop
 from mwatch.cli.parse import parse
 from mwatch.cli.plan import plan
 from mwatch.cli.recorded import replay, report
@@ -32,7 +33,6 @@ from mwatch.cli.run import run
 from mwatch.cli.shipped import export, runbook
 from mwatch.cli.sidecar import sidecar
 from mwatch.cli.status import status, top
-from mwatch.cli.stop import stop
 from mwatch.cli.terminal import ignore_closed_pipe
 from mwatch.cli.ui import ui
 from mwatch.errors import MwatchError
@@ -53,7 +53,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "This machine": (demo, run, ui),
     "Logs and recordings": (replay, report, parse, faults, runbook, checkpoints, rollback),
     "Cluster": (diagnose, status, top, pause, resume, restart, stop, mode),
-    "Set-up": (plan, export, inject, uninject, sidecar, controller, completion),
+    "Set-up": (doctor, plan, export, inject, uninject, sidecar, controller, completion),
 }
 for _group, _commands in GROUPS.items():
     for _command in _commands:
