@@ -7,7 +7,7 @@
 PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet install
-CODE := sidecar trainer tests benchmarks alerts dashboards manifests release setup.py
+CODE := sidecar trainer tests benchmarks alerts dashboards manifests release docs_site setup.py
 PURE := $(notdir $(wildcard $(addprefix sidecar/mwatch/,model parse state detect decide checks manifests plan flight_recorder)))
 # A new package or a new version changes what the installation must know.
 INSTALLED := pyproject.toml $(wildcard sidecar/*/__init__.py trainer/*/__init__.py)
@@ -24,7 +24,7 @@ WORKERS ?= $(shell test $(CORES) -lt 4 && echo $$((2 * $(CORES))) || echo 8)
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-cluster test-healthy check bench bench-cluster scorecard judge pictures pyz dist clean FORCE
+.PHONY: help demo test test-cluster test-healthy check bench bench-cluster scorecard judge pictures docs pyz dist clean FORCE
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 15
@@ -70,6 +70,12 @@ judge: .venv/dev ## judge mwatch on public failure logs (CASES="words": only tho
 pictures: .venv/dev .venv/demo ## take the pictures of the pages in docs/ from a real run, in Chromium (4 minutes)
 	@PYTHONPATH=tests $(PY) -m browser docs
 
+# A warning is an error: a broken link, a page in no menu. No page may ask another host for anything.
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: .venv/docs ## build the documentation as a site: site/index.html
+	@$(PY) -m mkdocs --quiet build --strict --site-dir site
+	@$(PY) -m docs_site.offline site
+
 pyz: .venv/core ## the wrapper for training images as one file: dist/mwatch-run.pyz
 	@mkdir -p dist && $(PY) -m mwatch_trainer.zipapp_build dist/mwatch-run.pyz
 
@@ -78,7 +84,7 @@ dist: .venv/dev ## all files of a release: wheel, sdist, wrapper, charts, krew, 
 
 clean: ## remove .venv, caches and build leftovers
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
-	rm -rf htmlcov build dist *.egg-info
+	rm -rf htmlcov build dist site *.egg-info
 	find $(CODE) -type d \( -name __pycache__ -o -name '*.egg-info' \) -prune -exec rm -rf {} +
 
 # .venv/core holds the path of the checkout it was made in. A copied or moved .venv still points
@@ -106,6 +112,11 @@ endif
 .venv/demo: .venv/core
 	@echo 'mwatch: adding torch and megatron-core to .venv (4.7 GB, some two minutes)' >&2
 	@$(PIP) --editable '.[demo]'
+	@touch $@
+
+.venv/docs: .venv/core
+	@echo 'mwatch: adding mkdocs-material to .venv (50 MB, under a minute)' >&2
+	@$(PIP) --editable '.[docs]'
 	@touch $@
 
 .venv/launchers: .venv/demo

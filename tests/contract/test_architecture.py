@@ -30,6 +30,7 @@ from support.repository.source_rules import (
 
 FOLDERS = (
     *("sidecar", "trainer", "tests", "benchmarks", "alerts", "dashboards", "manifests", "release"),
+    "docs_site",
 )
 EVERYTHING = read_sources(*FOLDERS)
 MWATCH, TRAINER, GPT = (
@@ -89,8 +90,8 @@ def test_every_module_says_what_it_is_for() -> None:
 
 def test_every_file_with_comments_has_the_licence_header() -> None:
     code = ("sidecar", "trainer", "tests", "benchmarks", "alerts", "dashboards")
-    folders = (*code, "docs", "manifests", "release", ".ci", ".github")
-    named = [ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / ".ci" / "run"]
+    folders = (*code, "docs", "docs_site", "manifests", "release", ".ci", ".github")
+    named = [ROOT / "Makefile", ROOT / "mkdocs.yml", ROOT / "pyproject.toml", ROOT / ".ci" / "run"]
     found = [path for folder in folders for path in (ROOT / folder).rglob("*")]
     commented = [path for path in found if path.suffix in (".py", ".sh", ".toml", ".yaml", ".yml")]
     ours = [path for path in named + commented if "corpus" not in path.parts]  # recorded, not ours

@@ -90,12 +90,16 @@ def resolve(
         if environ.get(variable):
             chosen[name] = _checked(name, environ[variable], f"${variable}")
         if flags.get(name) is not None:
-            flag = _FLAGS.get(name, f"--{name.replace('_', '-')}")
-            chosen[name] = _checked(name, flags[name], flag)
+            chosen[name] = _checked(name, flags[name], flag_of(name))
     chosen.setdefault("dir", Path(DEFAULT_DIR))
     chosen.setdefault("pod", _safe(hostname()))
     chosen.setdefault("run", _safe(environ.get(_JOB_VARIABLE) or run_of(chosen["pod"])))
     return SidecarSettings(**chosen)
+
+
+def flag_of(name: str) -> str:
+    """The flag of `mwatch sidecar` for a setting."""
+    return _FLAGS.get(name, f"--{name.replace('_', '-')}")
 
 
 def _checked(name: str, value: Any, origin: str) -> Any:
