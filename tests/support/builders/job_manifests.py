@@ -5,9 +5,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
-
-import yaml
 
 Edit = Callable[[dict[str, Any]], object]
 ARGUMENTS = {
@@ -44,8 +43,7 @@ def job(**arguments: str | None) -> dict[str, Any]:
     ]
     spec = {"containers": [container], "volumes": volumes}
     replica = {"replicas": 1, "restartPolicy": "OnFailure", "template": {"spec": spec}}
-    text = yaml.safe_dump(replica)  # two of them, that share nothing
-    replicas = {"Master": yaml.safe_load(text), "Worker": yaml.safe_load(text)}
+    replicas = {"Master": deepcopy(replica), "Worker": deepcopy(replica)}  # they share nothing
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",

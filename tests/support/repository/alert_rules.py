@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,8 +56,10 @@ class Rule(NamedTuple):
         return {label.strip() for text in lists for label in text.split(",") if label.strip()}
 
 
+@cache
 def groups_of(path: Path) -> list[dict[str, Any]]:
-    loaded = yaml.safe_load(path.read_text("utf-8"))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    loaded = yaml.load(path.read_text("utf-8"), loader)
     groups: list[dict[str, Any]] = loaded["groups"]
     return groups
 
