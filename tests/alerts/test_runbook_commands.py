@@ -21,9 +21,10 @@ from mwatch.cli.main import app
 from support.repository.source_rules import ROOT
 
 PAGES = sorted((ROOT / "runbooks").glob("*.md"))
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
 _SPAN = re.compile(r"`([^`]+)`")
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_LINE = re.compile(r"(?:^|-- |^\$ )mwatch ([^|;]+)")
+_LINE = re.compile(r"(?:^|-- |^\$ )mwatch ([^|;>]+)")
 _NUMBER = re.compile(r"\bN\b")
 COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009
 
@@ -36,12 +37,12 @@ def typed(text: str) -> Iterator[list[str]]:
     blocks = [
         line
         for block in _BLOCK.findall(text)
-        for line in block.splitlines()[: 1 if block.startswith("$ ") else None]
+        for line in block.replace("\\\n", "").splitlines()[: 1 if block[:2] == "$ " else None]
     ]
     spans = [" ".join(each.split()) for each in _SPAN.findall(_BLOCK.sub("", text))]
     for code in blocks + spans:
         for words in _LINE.findall(code.strip()):
-            yield shlex.split(_NUMBER.sub("7", words))
+            yield shlex.split(_NUMBER.sub("7", words).rstrip("\\"), comments=True)
 
 
 def problem(words: list[str]) -> str | None:
@@ -61,7 +62,7 @@ def problem(words: list[str]) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, *DOCS], ids=lambda page: page.stem)
 def test_the_command_line_takes_what_is_typed_in(page: Path) -> None:
     found = [problem(words) for words in typed(page.read_text("utf-8"))]
     assert [each for each in found if each is not None] == []

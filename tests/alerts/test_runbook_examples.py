@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The example of each runbook is real output: of mwatch, made here again, or of a tested alert.
+"""Examples of runbooks and docs are real output: of mwatch, made here again, or of a tested alert.
 
 `...` stands for lines that are left out. The text of an alert is what promtool renders in
 `*.test.yaml`, which `test_rules.py` checks.
@@ -24,6 +24,7 @@ from support.repository.source_rules import ROOT
 PAGES = sorted(page for page in (ROOT / "runbooks").glob("*.md") if page.stem != "README")
 _SECTION = re.compile(r"^## Example\n(.*?)^## ", re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```\n(.*?)^```\n(.*)", re.MULTILINE | re.DOTALL)
+_BLOCKS = re.compile(r"^```\n(.*?)^(```)", re.MULTILINE | re.DOTALL)
 _COMMAND = "$ mwatch "
 
 
@@ -39,7 +40,13 @@ def example_of(page: Path) -> Example:
 
 
 EXAMPLES = {page.stem: example_of(page) for page in PAGES}
-TYPED = {name: each for name, each in EXAMPLES.items() if each.output.startswith(_COMMAND)}
+TYPED = {name: each.output for name, each in EXAMPLES.items() if each.output.startswith(_COMMAND)}
+IN_DOCS = {
+    f"{page.stem} {number}": block
+    for page in sorted((ROOT / "docs").rglob("*.md"))
+    for number, (block, _) in enumerate(_BLOCKS.findall(page.read_text("utf-8")))
+    if block.startswith(_COMMAND)
+}
 
 
 def rendered() -> Iterator[tuple[str, str]]:
@@ -72,10 +79,10 @@ def test_an_example_has_its_meaning(name: str) -> None:
     assert EXAMPLES[name].meaning.strip().startswith("It means: ")
 
 
-@pytest.mark.parametrize("name", TYPED)
+@pytest.mark.parametrize("name", [*TYPED, *IN_DOCS])
 def test_mwatch_prints_it_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    command, *wanted = TYPED[name].output.splitlines()
+    command, *wanted = (TYPED | IN_DOCS)[name].splitlines()
     done = CliRunner().invoke(app, shlex.split(command)[2:])
     printed = [line.rstrip() for line in done.output.splitlines()]
     assert is_shown(wanted, printed), done.output
