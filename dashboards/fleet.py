@@ -13,6 +13,7 @@ from dashboards.promql import (
     MANY_RUNS,
     controller_first,
     equal,
+    mfu,
     of,
     per_run,
     phase_code,
@@ -87,10 +88,11 @@ RUNS = Row(
                     controller_first("mwatch_restart_budget_remaining", MANY_RUNS, how="min"),
                     "Restarts left", "none",
                 ),
+                Query(mfu(MANY_RUNS), "MFU", "percentunit"),
             ),
             "none",
             "Phase, progress, goodput and worst finding of each run. To go: remaining time at the "
-            "current step time.",
+            "current step time. MFU: empty if throughput or GPU are not known.",
             alerts=("MwatchStalled", "MwatchRunVanished", "MwatchRestartHeld"), width=24, height=10,
         ),
         Panel(

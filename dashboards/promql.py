@@ -112,6 +112,12 @@ def severity_code(where: str, *labels: str) -> str:
     return per_run(_either(cases), "finding", *labels)
 
 
+def mfu(where: str) -> str:
+    """Model FLOP/s utilisation: the printed throughput by the peak of the slowest GPU."""
+    throughput = per_run(of("mwatch_throughput_tflops", where))
+    return f"{throughput}\n / {per_run(of('mwatch_gpu_peak_tflops', where), how='min')}"
+
+
 def worst(expr: str, *, is_lowest: bool = False) -> str:
     """One row per rank, in order; of more than `MAX_ROWS` the worst at each moment.
 

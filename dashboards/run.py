@@ -12,6 +12,7 @@ from dashboards.promql import (
     age,
     controller_first,
     equal,
+    mfu,
     of,
     per_run,
     phase_code,
@@ -19,7 +20,7 @@ from dashboards.promql import (
     severity_code,
     silence,
 )
-from dashboards.run_numbers import MFU, MFU_TEXT, NUMBERS, SPEEDS
+from dashboards.run_numbers import MFU_TEXT, NUMBERS, SPEEDS
 from dashboards.states import ABOVE_ZERO_IS_BAD, GOOD_NO, MODE, PHASE_STATES, SEVERITY_STATES
 
 _ITERATION = per_run(of("mwatch_iteration", ONE_RUN))
@@ -61,7 +62,7 @@ NOW = Row(
             steps=(Step(None, "red"), Step(0.8, "yellow"), Step(0.9, "green")),
         ),
         Panel(
-            "MFU", "number", (Query(MFU),), "percentunit", MFU_TEXT,
+            "MFU", "number", (Query(mfu(ONE_RUN)),), "percentunit", MFU_TEXT,
             alerts=("MwatchSlow",), width=3, height=4, low=0, high=1, when_empty="unknown",
             steps=(Step(None, "red"), Step(0.2, "yellow"), Step(0.3, "green")),
         ),

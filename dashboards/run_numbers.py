@@ -11,7 +11,7 @@ it.
 from __future__ import annotations
 
 from dashboards.board import Panel, Query, Row, Step
-from dashboards.promql import ONE_RUN, of, per_run
+from dashboards.promql import ONE_RUN, mfu, of, per_run
 
 _LOSS = of("mwatch_loss", ONE_RUN)
 _SCALE = of("mwatch_loss_scale", ONE_RUN)
@@ -125,10 +125,6 @@ SPEED = Panel(
     "Global batch size times sequence length, divided by the time of an iteration.",
     width=6,
 )
-MFU = (
-    f"{per_run(of('mwatch_throughput_tflops', ONE_RUN))}\n"
-    f" / {per_run(of('mwatch_gpu_peak_tflops', ONE_RUN), how='min')}"
-)
 MFU_TEXT = (
     "Model FLOP/s utilisation: printed TFLOP/s per GPU divided by the peak of the GPU in dense "
     "16-bit arithmetic, also for FP8. Unknown if the trainer does not print its throughput "
@@ -139,7 +135,7 @@ FLOPS = Panel(
     "lines",
     (
         Query(per_run(of("mwatch_throughput_tflops", ONE_RUN)), "TFLOP/s"),
-        Query(MFU, "MFU", "percentunit"),
+        Query(mfu(ONE_RUN), "MFU", "percentunit"),
     ),
     "none",
     f"Printed by Megatron with --log-throughput; empty without that flag. {MFU_TEXT}",

@@ -50,6 +50,7 @@ _QUERIES = {
     ("fleet", "Open incidents", "A"): WELL,
     ("run", "Open incidents", "A"): WELL,
     ("run", "Iteration by source", "B"): NO_EVENTS,
+    ("fleet", "All runs", "K"): NO_GPU,
     ("run", "MFU", "A"): NO_GPU,
     ("run", "TFLOP/s per GPU and MFU", "B"): NO_GPU,
 }
