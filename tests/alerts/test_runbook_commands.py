@@ -21,7 +21,9 @@ from mwatch.cli.main import app
 from support.repository.source_rules import ROOT
 
 PAGES = sorted((ROOT / "runbooks").glob("*.md"))
-DOCS = sorted((ROOT / "docs").rglob("*.md"))
+NAMES_CHECKS = "doctor.md"
+"""Its code spans are names of checks."""
+DOCS = sorted(each for each in (ROOT / "docs").rglob("*.md") if each.name != NAMES_CHECKS)
 _SPAN = re.compile(r"`([^`]+)`")
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINE = re.compile(r"(?:^|-- |^\$ )mwatch ([^|;>]+)")
