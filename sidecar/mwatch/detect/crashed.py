@@ -67,6 +67,7 @@ _FINGERPRINT_WORDS = 8
 _UNPROVEN = 0.6  # confidence in a cause where only the end of a log shows the end of a run
 _LOSES_RESULT = (Cause.OOM, Cause.STORAGE)
 """Causes of a last save that failed."""
+_TIMEOUTS = frozenset({"collective-timeout", "gloo-timeout", "hccl-timeout"})
 _MISMATCH = "collective-mismatch"
 _OF_ALL_RANKS = (Cause.USER_ERROR, Cause.CHECKPOINT, Cause.DATA)
 """Causes that mostly hit every rank; an excerpt shows the one that printed first."""
@@ -213,7 +214,7 @@ def at_log_end(job: Job, after: Mapping[str, int], settings: Settings) -> Findin
     if (exited_in_order(attempt) and not is_after_end) or attempt.gone:
         return None
     root = root_cause(job, after)
-    if root is None or (is_after_end and not _loses_result(root)):
+    if root is None or (is_after_end and not _loses_result(job, root)):
         return None
     found = _finding(job, root, has_proof=False, is_emergency=True)
     found = _hang_behind_kill(job, root, found, settings) or found
@@ -221,12 +222,17 @@ def at_log_end(job: Job, after: Mapping[str, int], settings: Settings) -> Findin
     return replace(found, detector=LOG_END, confidence=confidence, cannot_heal=True)
 
 
-def _loses_result(root: RootCause) -> bool:
-    """The exception is about the last save. Others at the end of a process hurt nobody."""
+def _loses_result(job: Job, root: RootCause) -> bool:
+    """The ranks do not meet, or the last save fails. Other errors at the end hurt nobody."""
+    attempt = job.attempt
+    ends = (each for each in job.checkpoints.values() if each.iteration == attempt.iteration)
+    if any(each.attempt == attempt.number for each in ends):
+        return False
+    if root.cause is Cause.HANG:
+        return root.fault is not None and root.fault.fault.id in _TIMEOUTS
     if root.error is None:
         return False
-    is_saving = root.error.error.during == "save"
-    return root.cause in _LOSES_RESULT or (root.cause is Cause.USER_ERROR and is_saving)
+    return root.cause in _LOSES_RESULT or root.error.error.during == "save"
 
 
 def _finding(job: Job, root: RootCause, has_proof: bool, is_emergency: bool) -> Finding:

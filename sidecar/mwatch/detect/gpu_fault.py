@@ -9,6 +9,7 @@ does not say which rank uses a GPU; the fault names its PCI address.
 from __future__ import annotations
 
 from mwatch.detect.shared import evidence, xid
+from mwatch.detect.shared.causes import is_of_a_fork
 from mwatch.detect.shared.progress import iteration_at, went_on
 from mwatch.detect.shared.stall import has_stopped
 from mwatch.model.fault import Blame, RestartHelps, Role
@@ -56,6 +57,7 @@ def _named_by_text(faults: list[FaultSeen]) -> FaultSeen | None:
         if entry is None or entry.role is not Role.ROOT or entry.xid is not None:
             continue
         is_ours = xid.is_machine(seen) and entry.runbook != _ORCHESTRATION
+        is_ours = is_ours and not is_of_a_fork(seen, faults)
         if is_ours and entry.restart_helps is not RestartHelps.NO:
             if xid.is_fatal(seen) or not is_echo:
                 return seen

@@ -9,6 +9,7 @@ it. Exit codes and exception classes are the weakest evidence, used only without
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from mwatch.model.fault import Blame, CatalogueEntry, Role
 from mwatch.model.finding import Cause
@@ -58,7 +59,11 @@ _CASCADES = frozenset(
         "BrokenPipeError", "RendezvousConnectionError", "RendezvousClosedError",
     }
 )  # fmt: skip
-_PASSED_ON = re.compile(r"\b(?:job|run|task|step|worker|node|training)s? (?:has |have )?failed\.?$")
+_PASSED_ON = re.compile(
+    r"\b(?:job|run|task|step|worker|node|training)s? (?:has |have )?failed\.?$"
+    r"|is detected by the operating system|[Ss]ee (?:the )?(?:root cause|stack trace) .{0,10}above"
+    r"|inspect the previous error messages"
+)
 _NAMES = frozenset(
     {
         "ImportError", "ModuleNotFoundError", "NameError", "SyntaxError", "IndentationError",
@@ -118,6 +123,7 @@ _REQUIRED = re.compile(
     re.I,
 )
 """Words of messages about a demand that the program or its environment does not meet."""
+_NEVER_WORKS = re.compile(r"\b(?:is|are) not (?:yet )?(?:supported|implemented)\b|\bunsupported\b")
 _PASSING = re.compile(
     r"tim(?:ed?|ing) ?out|connect|refused|reset by|temporar|unreachable|network|retr(?:y|ies)"
     r"|unavailable|nccl|gloo|cuda|cudnn|cublas|nvml|gpu|hip |rocm|\brank ?\d|tcpstore|socket|worker"
@@ -151,7 +157,8 @@ _KINDS = (
                 r"|remote i/o error|transport endpoint|bad address|host is down|file too large"
                 r"|communication error on send|structure needs cleaning|basic_ios::clear"
                 r"|device or resource busy|file name too long|\[Errno (?:22|95)\]"
-                r"|\(os error (?!2\)|11\)|13\))\d", re.I), Cause.STORAGE),
+                r"|\(os error (?!2\)|11\)|13\)|9[89]\)|1(?:0[0-8]|1[0-5])\))\d"
+                r"|software caused connection abort", re.I), Cause.STORAGE),
     (re.compile(r"\b5\d\d (?:Server|Internal|Bad|Service|Gateway)|HTTP Error (?:429|5\d\d)"
                 r"|gateway time-?out|bad gateway|service unavailable|too many requests"
                 r"|IncompleteRead|connection broken|(?:actor|server) is (?:temporarily )?unavail"
@@ -252,7 +259,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
     ),
     Cause.OOM: ("k8s-oom-killed", "slurm-out-of-memory"),
     Cause.DELETED_BY_USER: ("keyboard-interrupt", "slurm-cancelled"),
-    Cause.IMAGE: ("k8s-image-pull", "container-image-failed"),
+    Cause.IMAGE: ("k8s-image-pull", "container-image-failed", "container-not-started"),
     Cause.UNSCHEDULABLE: (
         "k8s-unschedulable", "k8s-no-gpu-free", "k8s-no-rdma-free", "k8s-quota-exceeded",
         "ray-unschedulable", "slurm-refused", "cloud-no-capacity",
@@ -265,6 +272,8 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
 }  # fmt: skip
 """Cause by id of the entry, where its runbook names the wrong one."""
 
+_LOADER_DIED = frozenset({"dataloader-worker-error", "dataloader-exited", "dataloader-crashed"})
+_NO_CUDA = "cuda-init-error"
 _BY_ID = {id: cause for cause, ids in EXCEPTIONS.items() for id in ids}
 _SAME_TEXT = 40
 REPORTS = ("elastic", "launcher")
@@ -279,6 +288,11 @@ def cause_of(entry: CatalogueEntry) -> Cause:
     if entry.xid is not None:  # 13 and 31 are the application's fault, until they come back
         return Cause.CRASH if entry.blame in (Blame.USER, Blame.JOB) else Cause.HARDWARE
     return FAMILIES.get(entry.runbook, Cause.CRASH)
+
+
+def is_of_a_fork(seen: FaultSeen, faults: Iterable[FaultSeen]) -> bool:
+    """A worker of a data loader was forked from a process that used CUDA: the GPU is well."""
+    return seen.fault.id == _NO_CUDA and any(each.fault.id in _LOADER_DIED for each in faults)
 
 
 def plain(exit_code: int | None, signal: str | None = None) -> int | None:
@@ -350,15 +364,23 @@ def cause_of_error(
         return Cause.STORAGE
     if cause := _cause_by_words(name, f"{error}: {message}"):
         return cause
-    if name in _PROGRAMMING or _SETTINGS.fullmatch(name):
+    is_refused = not has_worked and _NEVER_WORKS.search(message)
+    if name in _PROGRAMMING or _SETTINGS.fullmatch(name) or is_refused:
         return Cause.USER_ERROR
     if "Checkpoint" in name and during != "save" and not has_worked:
         return Cause.CHECKPOINT
     if name in _PATHS and not has_worked:
         return Cause.USER_ERROR
+    return _cause_by_place(name, message, during, has_worked=has_worked)
+
+
+def _cause_by_place(name: str, message: str, during: str | None, *, has_worked: bool) -> Cause:
+    """Classify an exception of a name that says nothing."""
     if not has_worked and name and _REQUIRED.search(message) and not _OUTSIDE.search(name):
         return Cause.USER_ERROR
     may_pass = not name or _OUTSIDE.search(name) or _PASSING.search(message)
+    if during == "data" and not may_pass:
+        return Cause.DATA  # the same sample raises it again
     return Cause.CRASH if has_worked or may_pass else Cause.USER_ERROR
 
 

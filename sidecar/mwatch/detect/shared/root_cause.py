@@ -34,14 +34,14 @@ _CHECKPOINT_FILE = re.compile(
 )
 """Files and folders of checkpoints of many trainers."""
 _GENERIC = frozenset({"assertion-failed", "te-assertion", "cuda-unknown-error"})
-_VAGUE = _GENERIC | {"checkpoint-load-exit-zero"}
+_VAGUE = _GENERIC | {"checkpoint-load-exit-zero", "container-not-started"}
 """Any other root fault says more; the reason of a failed load is in the lines after it."""
 _STRONGER = frozenset({Cause.OOM, Cause.HARDWARE, Cause.STORAGE, Cause.FABRIC, Cause.KILLED})
 """Causes that explain why a good checkpoint could not be read."""
 _MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node"})
 _RAISED = ("traceback", "exception")
 _WARNS = re.compile(
-    r"(?<!NCCL )warn(?:ing)?\b|^\[?W\d{0,4} |(?<![=/\w.-])(?:INFO|DEBUG)(?![/\w-])|\bretrying\b"
+    r"(?<!NCCL )warn(?:ing)?\b|^\[?W\d{0,4} |(?<![=/\w.-])(?-i:INFO|DEBUG)(?![/\w-])|\bretrying\b"
     r"|\bwill retry\b|\bfalling back\b|\bskipp(?:ed|ing)\b",
     re.I,
 )
@@ -277,6 +277,8 @@ class _Seen:
         is_shard = _CHECKPOINT_FILE.search(seen.fault.text)
         is_saving = raised is not None and raised.error.during == "save"
         cause = cause_of(seen.entry)
+        if causes.is_of_a_fork(seen, self._faults):
+            cause = Cause.USER_ERROR
         if cause is Cause.DATA and is_shard and (is_saving or not self._has_trained):
             cause = Cause.CHECKPOINT
         if cause is Cause.STORAGE and seen.entry.runbook == "checkpoint":

@@ -38,8 +38,9 @@ _EXCEPTION = re.compile(
 )
 """A name that ends in Error or the like, has a module, or is in mixed case: not `INFO: …`."""
 _BARE = re.compile(
-    r"(?<![\w.'\"(/=-])((?:[A-Za-z_]\w{0,80}\.){0,8}(?:[A-Z]\w{0,80}Error|[A-Z]?\w{0,80}Exception)"
-    r"|(?:[A-Za-z_]\w{0,80}\.){1,8}[A-Z]\w{0,80}Timeout)"
+    r"(?<![\w.'\"(/=-])((?:[A-Za-z_]\w{0,80}\.){0,8}(?:_?[A-Z]\w{0,80}Error|[A-Z]?\w{0,80}Exception)"
+    r"|(?:[A-Za-z_]\w{0,80}\.){1,8}[A-Z]\w{0,80}Timeout"
+    r"|(?:[A-Za-z_]\w{0,80}\.){0,6}_?(?:errors?|exceptions?|exc)\.[A-Z]\w{0,80})"
     r"(?:\(([A-Z]\w{0,80})\))?(?:: ?(.*)|$)"
 )
 _LOGGED = re.compile(r"\b(?:ERROR|CRITICAL|FATAL|EXCEPTION|[Uu]ncaught|[Uu]nhandled)\b|^E\d{4} ")
@@ -64,15 +65,22 @@ _CHILD_ENDS = ("CalledProcessError", "ProcessExitedException")
 _DURING = {
     "load": re.compile(
         r"_?load_(?:\w+_)?checkpoint|_load_(?:\w+_)?base_checkpoint|(?:dcp_)?load_state_dict"
-        r"|\w*load_plan|load_sharded\w*|restore_checkpoint|load_from_checkpoint"
+        r"|\w*load_plan|load_sharded\w*"
+        r"|(?:_|_?maybe_|_?try_)?(?:load|restore|resume|download|fetch|read)_\w{0,40}"
+        r"(?:checkpoint|ckpt)\w{0,20}"
     ),
     "save": re.compile(
         r"_?save_(?:checkpoint|weights|model|pretrained|optimizer)\w*|maybe_finalize_async_save"
         r"|_?save_(?:\w+_)?ckpt|_?optim_state_dict\w*|_convert_state_with_\w+"
-        r"|_(?:unflatten|communicate|gather)_\w*optim_state\w*"
+        r"|_(?:unflatten|communicate|gather)_\w*optim_state\w*|save|_?async_save\w*"
+        r"|write_preloaded_data\w*|_?(?:write|upload|persist|dump)_\w{0,40}(?:checkpoint|ckpt)\w{0,20}"
+        r"|_?save_(?:state|full|sharded|hf|adapter|lora|fsdp|unsharded|final)\w*|dcp_save|_save"
     ),
     "evaluate": re.compile(r"evaluate(?:_and_print_results)?|eval_forward"),
-    "data": re.compile(r"build_train_valid_test_\w+|train_valid_test_datasets_provider"),
+    "data": re.compile(
+        r"build_train_valid_test_\w+|train_valid_test_datasets_provider|__getitem__|_next_data"
+        r"|_?collate\w{0,40}|\w{0,40}_collate|batch_generator|_worker_loop"
+    ),
     "step": re.compile(r"train_step|forward_step|forward_backward_\w+"),
 }
 """Functions of trainers, most telling first: a save is part of a training loop."""
@@ -258,5 +266,13 @@ TRACEBACK = Recogniser((re.escape(_OPEN),), _read_traceback)
 IGNORED = Recogniser(tuple(map(re.escape, _IGNORED)), _read_ignored)
 _FRAMES = (r'File "[^"\n]{1,500}", line \d',)
 FRAME = Recogniser(_FRAMES, _read_frame, inert=frozenset(_FRAMES))
-_ENDS = (r"Error: ", r"[a-z]Timeout: ", r"Error\): ", r"Exception: ", r"Error:?$", r"Exception:?$")
+_ENDS = (
+    r"(?:errors?|exceptions?|exc)\.[A-Z][A-Za-z]{1,60}: ",
+    r"Error: ",
+    r"[a-z]Timeout: ",
+    r"Error\): ",
+    r"Exception: ",
+    r"Error:?$",
+    r"Exception:?$",
+)
 EXCEPTION = Recogniser(_ENDS, _read_exception, inert=frozenset(_ENDS))

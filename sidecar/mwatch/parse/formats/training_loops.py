@@ -45,6 +45,7 @@ _BAR = re.compile(
     r"(?:Epoch (\d{1,9})[^\n|]{0,40}?: +)?\d{1,3}%\|[^|\n]{0,200}\| *(\d{1,12})/(\d{1,12}) \["
     r"([^\]\n]{0,2000})"
 )
+_TRAINS = re.compile(r"\b[Tt]rain(?:ing)?(?: [Pp]rogress)?: {0,4}\d{1,3}%\|")
 _POSTFIX = re.compile(rf"([\w/. -]{{1,60}}?)[=:] ?({_NUMBER})", re.I)
 _EVALUATION = re.compile(
     r"(?:^|[\W_])(?:val|valid|validation|eval|evaluation|test|dev)(?:[\W_]|$)", re.I
@@ -131,6 +132,8 @@ def _see_bar(line: Line, context: Context) -> None:
     for found in _BAR.finditer(line.text):
         if not found[1]:
             context.loop.bar = int(found[2])
+            if _TRAINS.search(line.text):
+                context.loop.total = int(found[3])
 
 
 def _read_bar(line: Line, context: Context) -> Iterable[Event]:
@@ -160,6 +163,7 @@ def _read_text(line: Line, context: Context) -> Iterable[Event]:
     elif found := _COUNT.search(text):
         total = int(found[2]) if found[2] and not epoch else None
         count = context.loop.continued(int(found[1]), int(epoch[1]) if epoch else None)
+        total = context.loop.total if total is None and count == context.loop.total else total
         yield from _step(line, context, values, count, total)
     elif epoch and not context.loop.has_steps:
         yield from _step(line, context, values, int(epoch[1]))

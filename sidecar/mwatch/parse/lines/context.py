@@ -126,6 +126,7 @@ class LoopState:
 
     def __init__(self) -> None:
         self.bar: int | None = None  # count of the last progress bar without a loss
+        self.total: int | None = None  # steps of the training, by a bar that says so
         self.has_steps = False
         self.announced = 1  # the epoch that a line of its own names
         self._writer: str | None = None

@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Families of failures, each by texts that differ in their words: cause and action are the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from mwatch.model.decision import Action
+from mwatch.model.finding import Cause
+from mwatch.replay.replay import ReplayRequest, replay
+from support.builders.events import log, megatron_line
+
+NOW = 2_000_000_000.0
+LAST = "{'train_runtime': 190.5, 'train_samples_per_second': 0.6, 'train_loss': 0.7, 'epoch': 1.0}"
+BAR = "100%|##########| 64/64 [03:10<00:00,  2.97s/it]"
+TIMEOUT = (
+    "[rank0]:[E ProcessGroupNCCL.cpp:475] [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=3391, OpType=_ALLGATHER_BASE, NumelIn=26, NumelOut=52, Timeout(ms)=1800000) "
+    "ran for 1800911 milliseconds before timing out."
+)
+NO_CUDA = "  what():  CUDA error: initialization error"
+TRAINED = megatron_line(100)
+RAISED = "Traceback (most recent call last):"
+
+
+def frame(function: str, file: str = "/w/train.py") -> tuple[str, str]:
+    return f'  File "{file}", line 10, in {function}', "    result = call()"
+
+
+def judged(folder: Path, *lines: str) -> tuple[Cause, Action]:
+    file = folder / "train.log"
+    file.write_text(log(*lines))
+    os.utime(file, (NOW - 86_400.0, NOW - 86_400.0))
+    report = replay(ReplayRequest([str(file)]), NOW)
+    return report.verdict.cause, report.decision.action
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ([BAR, LAST, TIMEOUT], Cause.HANG),
+        ([LAST, RAISED, *frame("save_model"), "EOFError"], Cause.CRASH),
+        ([LAST, RAISED, *frame("write_preloaded_data_multiproc"), "EOFError"], Cause.CRASH),
+        ([LAST, RAISED, *frame("_save"), "ValueError: tensors share memory"], Cause.USER_ERROR),
+        ([LAST, RAISED, *frame("finish"), "ValueError: the run is over"], Cause.FINISHED),
+        ([LAST, RAISED, *frame("main"), "BrokenPipeError: [Errno 32] Broken"], Cause.FINISHED),
+    ],
+)
+def test_what_comes_after_the_last_step_counts_if_the_result_is_lost(
+    tmp_path: Path, lines: list[str], cause: Cause
+) -> None:
+    assert judged(tmp_path, *lines)[0] is cause
+
+
+def test_a_result_that_is_saved_is_not_lost(tmp_path: Path) -> None:
+    saved = "  successfully saved checkpoint from iteration     200 to /ckpt [ t 1/1, p 1/1 ]"
+    done = "[after training is done] datetime: 2025-09-07 23:59:02"
+    last = megatron_line(200).replace("/  500000", "/     200")
+    found = judged(tmp_path, last, done, saved, TIMEOUT)
+    assert found == (Cause.FINISHED, Action.NONE)
+
+
+def test_a_bar_of_the_training_shows_its_end_and_another_does_not(tmp_path: Path) -> None:
+    step = "(TaskRunner pid=4) step:{} - actor/pg_loss:-0.002 - actor/grad_norm:0.118"
+    died = "(raylet) A worker died or was killed while executing a task by an unexpected error."
+    bar = "{}: 100%|##########| 8/8 [8:51:10<00:00, 71.91s/it]"
+    lines = [step.format(7), bar.format("Training Progress"), step.format(8), died]
+    assert judged(tmp_path, *lines)[0] is Cause.FINISHED
+    lines[1] = bar.format("Validating")
+    assert judged(tmp_path, *lines)[0] is Cause.CRASH
+
+
+@pytest.mark.parametrize("function", ["_download_checkpoint", "restore_ckpt", "load_checkpoint"])
+def test_a_file_that_is_missing_in_a_load_is_one_of_the_checkpoint(
+    tmp_path: Path, function: str
+) -> None:
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: '/tmp/rank_0.tar'"
+    assert judged(tmp_path, RAISED, *frame(function), missing)[0] is Cause.CHECKPOINT
+    assert judged(tmp_path, RAISED, *frame("build_dataset"), missing)[0] is Cause.DATA
+
+
+@pytest.mark.parametrize(
+    "worker",
+    [
+        "RuntimeError: DataLoader worker (pid(s) 1181, 1183) exited unexpectedly",
+        "RuntimeError: DataLoader worker (pid 21486) is killed by signal: Aborted.",
+        "RuntimeError: Caught RuntimeError in DataLoader worker process 0.",
+    ],
+)
+def test_cuda_that_does_not_start_in_a_loader_worker_is_no_bad_gpu(
+    tmp_path: Path, worker: str
+) -> None:
+    assert judged(tmp_path, NO_CUDA, worker) == (Cause.USER_ERROR, Action.STOP)
+    assert judged(tmp_path, NO_CUDA)[0] is Cause.HARDWARE
+
+
+def test_an_advice_to_debug_is_no_level_of_a_line(tmp_path: Path) -> None:
+    barrier = "XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Read the log to debug further"
+    assert judged(tmp_path, TRAINED, barrier) == (Cause.FABRIC, Action.RESTART)
+
+
+def test_the_signal_that_a_framework_reports_is_not_the_cause(tmp_path: Path) -> None:
+    refused = (
+        "  what():  [gloo/transport/tcp/pair.cc:799] connect [127.0.0.1]:2185: Connection refused"
+    )
+    signal = "FatalError: `Process abort signal` is detected by the operating system."
+    assert judged(tmp_path, refused, signal)[0] is Cause.FABRIC
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause", "action"),
+    [
+        (["omegaconf.errors.MissingMandatoryValue: Missing mandatory value: data.path"],
+         Cause.USER_ERROR, Action.STOP),
+        (["Could not override 'trainer.max_step'."], Cause.USER_ERROR, Action.STOP),
+        (["RuntimeError: HIP error: invalid device function"], Cause.USER_ERROR, Action.STOP),
+        (["jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm"],
+         Cause.OOM, Action.STOP),
+        ([TRAINED, "jax.errors.JaxRuntimeError: UNAVAILABLE: Socket closed"],
+         Cause.LOST_POD, Action.RESTART),
+        (["XlaRuntimeError: INVALID_ARGUMENT: Mosaic failed to compile"],
+         Cause.USER_ERROR, Action.STOP),
+        (["RuntimeError: Failed to connect to lighthouse: Connection refused (os error 111)"],
+         Cause.FABRIC, Action.RESTART),
+        (["wandb.errors.errors.CommError: user is not logged in (Error 401: Unauthorized)"],
+         Cause.USER_ERROR, Action.STOP),
+        (["wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec."],
+         Cause.CRASH, Action.RESTART),
+        (["slurmstepd: error: pyxis: container start failed with error code: 1"],
+         Cause.IMAGE, Action.NONE),
+        (["FATAL:   could not open image /images/train.sif: no such file"],
+         Cause.IMAGE, Action.NONE),
+        ([TRAINED, "OSError: [Errno 103] Software caused connection abort: '/gcs/ckpt'"],
+         Cause.STORAGE, Action.RESTART),
+        (["The node had condition: [PIDPressure]."], Cause.LOST_POD, Action.RESTART),
+        (["RuntimeError: Cannot call current_seed during CUDA graph capture."],
+         Cause.USER_ERROR, Action.STOP),
+    ],
+)  # fmt: skip
+def test_a_family_has_one_verdict(
+    tmp_path: Path, lines: list[str], cause: Cause, action: Action
+) -> None:
+    assert judged(tmp_path, *lines) == (cause, action)
+
+
+def test_an_unknown_exception_is_judged_by_where_it_was_raised(tmp_path: Path) -> None:
+    odd = "samples.SampleTooLong: sample 991231 has 9000 tokens"
+    data = [TRAINED, RAISED, *frame("__getitem__", "/w/samples.py"), odd]
+    assert judged(tmp_path, *data) == (Cause.DATA, Action.STOP)
+    step = [TRAINED, RAISED, *frame("forward", "/w/model.py"), odd]
+    assert judged(tmp_path, *step) == (Cause.CRASH, Action.RESTART)
+
+
+def test_scary_lines_in_a_run_that_goes_on_are_no_verdict(tmp_path: Path) -> None:
+    scary = [
+        "wandb.errors.errors.CommError: user is not logged in (Error 401: Unauthorized)",
+        "nvshmem initialization failed, falling back",
+        "FATAL:   could not open image /images/extra.sif: no such file",
+        "NFS: state manager: lease expired failed on NFSv4 server 10.0.0.2",
+    ]
+    lines = [line for at, text in enumerate(scary) for line in (megatron_line(100 + at), text)]
+    found = judged(tmp_path, *lines, *(megatron_line(110 + at) for at in range(4)))
+    assert found[1] is Action.NONE
