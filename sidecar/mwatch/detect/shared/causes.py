@@ -57,6 +57,7 @@ _CASCADES = frozenset(
         "DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "ChildFailedError",
         "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError",
         "BrokenPipeError", "RendezvousConnectionError", "RendezvousClosedError",
+        "HorovodInternalError", "SIGTERMException",
     }
 )  # fmt: skip
 _PASSED_ON = re.compile(
@@ -114,7 +115,7 @@ _OUTSIDE = re.compile(
     r"|Empty|Process|Hub"
 )
 """Parts of the names of exceptions whose reason may lie outside the program."""
-_FULL = re.compile(r"\b(?:CUDA|HIP|GPU)\b.{0,20}\bout of memory", re.I)
+_FULL = re.compile(r"\b(?:CUDA|HIP|GPU|NPU|XPU|HPU|MUSA|MLU|TPU|DCU)\b.{0,20}\bout of memory", re.I)
 _REQUIRED = re.compile(
     r"assertion failed|check failed|\bmust (?:be|have|match)\b|\bshould (?:be|have)\b|\brequires?\b"
     r"|not (?:supported|compiled|built|implemented|installed|compatible|allowed)|unsupported"
@@ -247,6 +248,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
     Cause.FABRIC: (
         "dns-failure", "etcd-unreachable", "hub-unreachable", "nccl-connect-refused",
         "nccl-peer-closed", "nccl-remote-error", "rendezvous-connection", "rendezvous-timeout",
+        "nccl-id-not-received",
         "jax-start-timeout", "nvls-cuda-failure", "hub-throttled", "gcs-unreachable",
         "k8s-init-waits",
         "store-barrier-timeout", "store-clients-missing", "store-connect-timeout",

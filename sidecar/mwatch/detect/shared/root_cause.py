@@ -46,6 +46,8 @@ _WARNS = re.compile(
     re.I,
 )
 """Words of a line about something that the program goes on after."""
+_UNCAUGHT = re.compile(r"^[^\n]{0,200}?\[rank\d{1,7}\]: ")
+"""What torch prints before an exception that nobody caught, behind the level of a relay."""
 _NO_SIZE = "absurd-allocation"
 """A size that a failed collective left undefined."""
 _TIMED_OUT = "collective-timeout-status"
@@ -119,7 +121,8 @@ def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | 
 def _is_grave(seen: FaultSeen, after: Mapping[str, int]) -> bool:
     """A cascade shows that something failed, whatever its level."""
     has_level = seen.fault.role != Role.CASCADE and not seen.fault.id.startswith(_BY_OTHERS)
-    is_mild = has_level and _WARNS.search(seen.fault.text[:_SHOWN]) is not None
+    text = _UNCAUGHT.sub("", seen.fault.text[:_SHOWN])
+    is_mild = has_level and _WARNS.search(text) is not None
     return _is_behind(seen.fault, after) and not is_mild
 
 
