@@ -137,6 +137,16 @@ def test_the_signal_that_a_framework_reports_is_not_the_cause(tmp_path: Path) ->
         ([TRAINED, "OSError: [Errno 103] Software caused connection abort: '/gcs/ckpt'"],
          Cause.STORAGE, Action.RESTART),
         (["The node had condition: [PIDPressure]."], Cause.LOST_POD, Action.RESTART),
+        ([TRAINED, "ORTE has lost communication with its daemon located on node:"],
+         Cause.FABRIC, Action.RESTART),
+        ([TRAINED, "ssl.SSLEOFError: [SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred"],
+         Cause.FABRIC, Action.RESTART),
+        (["OSError: image file is truncated (24 bytes not processed)"], Cause.DATA, Action.STOP),
+        ([TRAINED, "ValueError: Grad Norm Spiked"], Cause.LOSS_SPIKE, Action.RESTART),
+        (["W0903 hook.py:91] found TPU t5 in state PREEMPTED, and health None."],
+         Cause.PREEMPTED, Action.NONE),
+        (["agent closed with allocated containers"], Cause.LOST_POD, Action.RESTART),
+        (["watchdog: no new log line for 8402 s, gpu util 0 0"], Cause.HANG, Action.RESTART),
         (["RuntimeError: Cannot call current_seed during CUDA graph capture."],
          Cause.USER_ERROR, Action.STOP),
     ],
@@ -145,6 +155,77 @@ def test_a_family_has_one_verdict(
     tmp_path: Path, lines: list[str], cause: Cause, action: Action
 ) -> None:
     assert judged(tmp_path, *lines) == (cause, action)
+
+
+NAN_LINES = [
+    "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 2e-06, 'epoch': 0.01}",
+    "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 4e-06, 'epoch': 0.02}",
+]
+GOOD_LINES = [
+    "{'loss': 2.1, 'grad_norm': 0.5, 'learning_rate': 2e-06, 'epoch': 0.01}",
+    "{'loss': 2.0, 'grad_norm': 0.5, 'learning_rate': 4e-06, 'epoch': 0.02}",
+]
+
+
+def test_numbers_that_were_never_good_are_not_tried_again(tmp_path: Path) -> None:
+    assert judged(tmp_path, *NAN_LINES) == (Cause.NAN, Action.STOP)
+    assert judged(tmp_path, *GOOD_LINES, *NAN_LINES) == (Cause.NAN, Action.RESTART)
+
+
+def test_numbers_that_a_failed_collective_left_undefined_are_no_cause(tmp_path: Path) -> None:
+    other = "[rank0]: RuntimeError: DDP expects same model across all ranks, but Rank 0 has 148 "
+    none = other + "params, while rank 9 has inconsistent 0 params."
+    assert judged(tmp_path, TIMEOUT, none)[0] is Cause.HANG
+    assert judged(tmp_path, none)[0] is Cause.USER_ERROR
+    assert judged(tmp_path, TIMEOUT, other + "params, while rank 9 has 147")[0] is Cause.USER_ERROR
+
+
+@pytest.mark.parametrize("function", ["_jit_compile", "init_process_group"])
+def test_a_start_that_people_interrupt_since_it_does_not_end_is_a_hang(
+    tmp_path: Path, function: str
+) -> None:
+    stopped = [RAISED, *frame(function), "KeyboardInterrupt"]
+    assert judged(tmp_path, *stopped)[0] is Cause.HANG
+    assert judged(tmp_path, TRAINED, *stopped)[0] is Cause.DELETED_BY_USER
+
+
+def test_what_tidies_up_after_a_process_ends_nothing(tmp_path: Path) -> None:
+    busy = "OSError: [Errno 39] Directory not empty: 'pymp-2x'"
+    tidy = [RAISED, *frame("_run_finalizers", "/usr/lib/python3.9/multiprocessing/util.py"), busy]
+    epochs = [f"epoch {number} done, train loss 0.09, valid acc 99.1" for number in range(4, 8)]
+    found = judged(tmp_path, epochs[0], *tidy, *epochs[1:], *tidy)
+    assert found == (Cause.UNKNOWN, Action.NONE)
+
+
+def test_the_gpu_that_is_gone_says_more_than_that_none_is_visible(tmp_path: Path) -> None:
+    none = "RuntimeError: No CUDA GPUs are available"
+    lost = "Failed to initialize NVML: Unknown Error"
+    assert judged(tmp_path, TRAINED, none, lost) == (Cause.HARDWARE, Action.RESTART)
+    assert judged(tmp_path, none) == (Cause.USER_ERROR, Action.STOP)
+
+
+def test_a_mount_that_several_ranks_lost_is_not_the_fault_of_the_first(tmp_path: Path) -> None:
+    file = tmp_path / "train.log"
+    lost = "[rank{0}]: OSError: [Errno 107] Transport endpoint is not connected: '/mnt/{0}.pt'"
+    file.write_text(log(TRAINED, lost.format(12), lost.format(14)))
+    verdict = replay(ReplayRequest([str(file)]), NOW).verdict
+    assert (verdict.cause, verdict.culprit) == (Cause.STORAGE, None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[batch={0}/24000]: loss/train/total: {1}  lr-DecoupledAdamW/group0: 0.0006",
+        'INFO | train_inner | {{"epoch": 12, "loss": "{1}", "num_updates": "{0}"}}',
+        '{{"loss": {1}, "grad_norm": 0.3, "iteration": "{0}/2000"}}',
+        "I0903 04:12:36.5 1400 basic_session_run_hooks.py:260] loss = {1}, step = {0} (45 sec)",
+        "epoch {0} done, train loss {1}, valid acc 99.1",
+    ],
+)
+def test_steps_of_other_loops_are_read(tmp_path: Path, line: str) -> None:
+    losses = [2.1, 2.0, 2.0, 1.9, "nan"]
+    shown = [line.format(at + 5, loss) for at, loss in enumerate(losses)]
+    assert judged(tmp_path, *shown)[0] is Cause.NAN
 
 
 def test_an_unknown_exception_is_judged_by_where_it_was_raised(tmp_path: Path) -> None:

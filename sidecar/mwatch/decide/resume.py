@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from mwatch.decide import history
 from mwatch.model.decision import Act, DecisionRecord
-from mwatch.model.finding import Finding
+from mwatch.model.finding import Cause, Finding
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
@@ -239,6 +239,8 @@ def rollback_refusal(
     """Return why going back once more does not help; None if it may."""
     done = [act for act in history.restarts(record) if act.first_bad is not None]
     bad = first_bad(job, finding)
+    if finding.cause is Cause.NAN and _was_never_good(job, bad):
+        return "the numbers were never good: the same weights and samples give the same again"
     ever = [act for act in record.acts if act.first_bad is not None]  # a stop fixes no data
     again = _same_samples(job, ever, bad, settings)
     if again is not None:
@@ -249,6 +251,12 @@ def rollback_refusal(
     if len(done) >= settings.checkpoints.max_rollbacks:
         return f"{len(done)} rollbacks were made already: the numbers keep going bad"
     return None
+
+
+def _was_never_good(job: Job, bad: int) -> bool:
+    attempt = job.attempt
+    is_new = not job.past and not attempt.resumed_from and not job.checkpoints
+    return is_new and bad <= 1 and (attempt.first_iteration or 1) <= 1
 
 
 def _same_samples(job: Job, done: list[Act], bad: int, settings: Settings) -> Act | None:

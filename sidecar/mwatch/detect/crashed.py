@@ -316,7 +316,7 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
         rank = fault.rank  # a rank that complains about another is not to blame
     if fault and fault.role == Role.CASCADE and error and _gave_up(error):
         rank = None  # it complained of another
-    if root.fault and root.fault.entry and _is_shared(root.fault.entry):
+    if root.fault and root.fault.entry and _is_shared(job, root.fault, root.fault.entry):
         rank = None
     if root.cause in _OF_ALL_RANKS and rank is not None and not _others_waited(job, rank):
         rank = None
@@ -351,9 +351,13 @@ def _others_waited(job: Job, rank: int) -> bool:
     return has_trained(attempt) and named <= {rank}
 
 
-def _is_shared(entry: CatalogueEntry) -> bool:
-    """A full volume is not the fault of the rank that wrote last."""
-    return entry.blame is Blame.STORAGE and entry.restart_helps is RestartHelps.NO
+def _is_shared(job: Job, seen: FaultSeen, entry: CatalogueEntry) -> bool:
+    """A full volume, or one that several ranks lost, is not the fault of the rank that wrote
+    first."""
+    if entry.blame is not Blame.STORAGE:
+        return False
+    same = (each.fault.rank for each in job.attempt.faults if each.fault.id == seen.fault.id)
+    return entry.restart_helps is RestartHelps.NO or len({*same} - {None}) > 1
 
 
 def _evidence(attempt: Attempt, root: RootCause) -> tuple[Evidence, ...]:

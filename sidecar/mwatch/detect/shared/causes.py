@@ -63,7 +63,7 @@ _CASCADES = frozenset(
 _PASSED_ON = re.compile(
     r"\b(?:job|run|task|step|worker|node|training)s? (?:has |have )?failed\.?$"
     r"|is detected by the operating system|[Ss]ee (?:the )?(?:root cause|stack trace) .{0,10}above"
-    r"|inspect the previous error messages"
+    r"|inspect the previous error messages|NPU (?:function )?error\b.{0,80}error code is \d"
 )
 _NAMES = frozenset(
     {
@@ -168,12 +168,13 @@ _KINDS = (
     (re.compile(r"tarfile\.|pyarrow\.|parquet|snappy|webdataset|datasets\.|DatasetGeneration"
                 r"|\bshard\b.{0,60}(?:corrupt|hash|checksum|missing)"
                 r"|(?:zstd|lz4|gzip|bz2)\b.{0,60}(?:corrupt|error|invalid)|tokenizer|sentencepiece"
-                r"|unexpected end of (?:data|stream)"
+                r"|unexpected end of (?:data|stream)|image file is truncated|cannot identify image"
                 r"|compressed (?:data|file) ended|Incorrect .{0,20}checksum|sample index", re.I),
      Cause.DATA),
     (re.compile(r"no route to host|name or service not known|temporary failure in name resolution"
                 r"|network is unreachable|connect.{0,40}(?:aborted|refused|reset|closed|timed out)"
                 r"|remote end closed|failed to (?:resolve|connect)|max retries exceeded"
+                r"|\[SSL: |EOF occurred in violation of protocol|SSL validation failed"
                 r"|peer (?:closed|reset)|host(?:name)? .{0,60}(?:not found|unreachable)", re.I),
      Cause.FABRIC),
     (re.compile(r"(?:timed out|timeout|bailing out).{0,80}(?:\bwait|not ready|barrier"

@@ -34,7 +34,9 @@ _CHECKPOINT_FILE = re.compile(
 )
 """Files and folders of checkpoints of many trainers."""
 _GENERIC = frozenset({"assertion-failed", "te-assertion", "cuda-unknown-error"})
-_VAGUE = _GENERIC | {"checkpoint-load-exit-zero", "container-not-started"}
+_VAGUE = _GENERIC | {
+    "checkpoint-load-exit-zero", "container-not-started", "cuda-no-gpu-visible"
+}  # fmt: skip
 """Any other root fault says more; the reason of a failed load is in the lines after it."""
 _STRONGER = frozenset({Cause.OOM, Cause.HARDWARE, Cause.STORAGE, Cause.FABRIC, Cause.KILLED})
 """Causes that explain why a good checkpoint could not be read."""
@@ -48,19 +50,22 @@ _WARNS = re.compile(
 """Words of a line about something that the program goes on after."""
 _UNCAUGHT = re.compile(r"^[^\n]{0,200}?\[rank\d{1,7}\]: ")
 """What torch prints before an exception that nobody caught, behind the level of a relay."""
-_NO_SIZE = "absurd-allocation"
-"""A size that a failed collective left undefined."""
+_UNDEFINED = {
+    "absurd-allocation": re.compile(""),
+    "ranks-hold-other-models": re.compile(r"inconsistent 0 params"),
+}
+"""Numbers that a failed collective left undefined."""
 _TIMED_OUT = "collective-timeout-status"
 """Printed beside the timeout itself, which an excerpt may lack."""
 _OF_NETWORK = frozenset(
     {"nccl-net-warning", "network-unreachable", "nccl-peer-closed", "nvls-cuda-failure"}
 )
-_BY_OTHERS = ("k8s-", "ray-", "slurm-")
+_BY_OTHERS = ("k8s-", "ray-", "slurm-", "cloud-")
 """Faults that a scheduler reports: its warnings are about what has happened."""
 _NOTICES = frozenset(
     {
         "batch-limit", "k8s-node-shutdown", "k8s-preempted", "slurm-cancelled", "slurm-node-failed",
-        "slurm-preempted", "slurm-time-limit",
+        "slurm-preempted", "slurm-time-limit", "k8s-node-not-ready",
     }
 )  # fmt: skip
 """Announced by a scheduler: the steps of its grace period may be printed after it."""
@@ -70,6 +75,8 @@ _DATA_CODE = re.compile(
     r"|data_?loader\.py|sample_idx|shuffle_idx|doc_idx"
 )
 """Code that raises programming errors about the files it reads."""
+_INTERRUPT = "keyboard-interrupt"
+_STUCK = ("build", "meet")  # what people interrupt because it does not end
 _LOADER_WORKER = "dataloader-worker-error"
 _DECODING = re.compile(
     r"DecodeError|EOFError|BadZipFile|BadGzipFile|UnpicklingError|zlib\.error|LZMAError|ArrowInvalid"
@@ -83,6 +90,13 @@ _NAN = re.compile(
     re.I,
 )
 """Words of a trainer that gives up because of its numbers."""
+
+
+_JUMPED = re.compile(
+    r"\b(?:loss|grad(?:ient)?s?(?:[ _]norm)?)\b.{0,30}\b(?:spik|explod|diverg)\w{1,5}\b"
+    r"|\btraining (?:has )?diverged\b",
+    re.I,
+)
 
 
 class RootCause(NamedTuple):
@@ -132,6 +146,11 @@ def _is_behind(what: Fault | Error, after: Mapping[str, int]) -> bool:
 
 def _grace_lines(what: Fault | Error) -> int:
     return _GRACE_LINES if isinstance(what, Fault) and what.id in _NOTICES else 0
+
+
+def _is_undefined(seen: FaultSeen) -> bool:
+    words = _UNDEFINED.get(seen.fault.id)
+    return words is not None and words.search(seen.fault.text) is not None
 
 
 class _Seen:
@@ -280,6 +299,8 @@ class _Seen:
         is_shard = _CHECKPOINT_FILE.search(seen.fault.text)
         is_saving = raised is not None and raised.error.during == "save"
         cause = cause_of(seen.entry)
+        if seen.fault.id == _INTERRUPT and not self._has_trained and raised is not None:
+            cause = Cause.HANG if raised.error.during in _STUCK else cause
         if causes.is_of_a_fork(seen, self._faults):
             cause = Cause.USER_ERROR
         if cause is Cause.DATA and is_shard and (is_saving or not self._has_trained):
@@ -296,6 +317,8 @@ class _Seen:
         name, message = seen.error.error, seen.error.message
         if _NAN.search(message):
             return RootCause(Cause.NAN, seen.at, error=seen)
+        if _JUMPED.search(message):
+            return RootCause(Cause.LOSS_SPIKE, seen.at, error=seen)
         if self._was_loading or (seen.error.during == "load" and not self._has_trained):
             return RootCause(causes.cause_of_load_error(name, message), seen.at, error=seen)
         has_worked = self._has_saved if seen.error.during == "save" else self._has_trained
@@ -321,8 +344,8 @@ class _Seen:
 
     def _roots(self) -> list[FaultSeen]:
         roots = [seen for seen in self._faults if seen.is_root]
-        if any(seen.fault.id == _NO_SIZE for seen in roots) and self._first_cascade():
-            return [seen for seen in roots if seen.fault.id != _NO_SIZE]
+        if any(map(_is_undefined, roots)) and self._first_cascade():
+            return [seen for seen in roots if not _is_undefined(seen)]
         return roots
 
     def _named_roots(self) -> list[FaultSeen]:

@@ -23,6 +23,8 @@ from mwatch_trainer.exits.launchers import LauncherReport, read_reports
 _OPEN = "Traceback (most recent call last):"
 _IGNORED = ("Exception ignored in", "--- Logging error ---")
 """Python prints these before a traceback that ends nothing."""
+_AT_END = frozenset({"_run_finalizers", "_exit_function", "_at_fork_reinit"})
+"""Functions that tidy up after a process, whatever happens in them."""
 _FRAME = re.compile(r'\s*File "([^"\n]{1,500})", line (\d+)(?:, in (.{1,200}))?')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/torch/|/bin/|^<")
 """Files that the user did not write: the fault is in the frame that called them."""
@@ -81,6 +83,8 @@ _DURING = {
         r"build_train_valid_test_\w+|train_valid_test_datasets_provider|__getitem__|_next_data"
         r"|_?collate\w{0,40}|\w{0,40}_collate|batch_generator|_worker_loop"
     ),
+    "build": re.compile(r"_jit_compile|jit_load|_write_ninja_file_and_build_library"),
+    "meet": re.compile(r"init_process_group|rendezvous|_store_based_barrier|monitored_barrier"),
     "step": re.compile(r"train_step|forward_step|forward_backward_\w+"),
 }
 """Functions of trainers, most telling first: a save is part of a training loop."""
@@ -165,6 +169,7 @@ class _Traceback(Block):
         frame = _FRAME.match(body)
         if frame and frame[3]:
             name = frame[3].strip()
+            self.is_ignored = self.is_ignored or name in _AT_END
             self._during |= {key for key, known in _DURING.items() if known.fullmatch(name)}
         if self._raised is not None:
             return

@@ -23,7 +23,7 @@ from mwatch.parse.lines.line import Line, stamp
 
 _NUMBER = r"[-+]?(?:nan|inf|\d[\d_,]*(?:\.\d*)?(?:e[-+]?\d{1,4})?)(?:\.0)?(?![\w%])"
 _ITEM = re.compile(rf"['\"]([\w/ .@-]{{1,80}})['\"]: ['\"]?({_NUMBER})", re.I)
-_NAME = r"(?:loss(?: train)?|grad[_ -]?norm|lr|learning[_ ]rate)"
+_NAME = r"(?:loss(?:/train/total| train)?|grad[_ -]?norm|lr|learning[_ ]rate)"
 _FIELD = re.compile(
     rf"(?<![\w/.-])((?:[A-Za-z][\w/.-]{{0,60}}[ _/.-])?{_NAME})"
     rf"['\"]?\s*(?:[:=]\s*)?['\"]?({_NUMBER})",
@@ -50,10 +50,10 @@ _POSTFIX = re.compile(rf"([\w/. -]{{1,60}}?)[=:] ?({_NUMBER})", re.I)
 _EVALUATION = re.compile(
     r"(?:^|[\W_])(?:val|valid|validation|eval|evaluation|test|dev)(?:[\W_]|$)", re.I
 )
-_LOSS = re.compile(r"loss(?: train)?$", re.I)
+_LOSS = re.compile(r"loss(?:/train/total| train)?$", re.I)
 _OWNED = re.compile(
     r"iteration[ :=]+\d+ ?[/|]|step: *\d+ +loss: |iter time \(s\): |Training epoch "
-    r"|reduced_train_loss=|(?:batch|token|sample)=\d+/\d"
+    r"|reduced_train_loss=|(?:batch|token|sample)=\d+/\d+\]:?\s*$"
 )
 """Lines of a format that another recogniser reads."""
 _END = re.compile(
@@ -62,6 +62,7 @@ _END = re.compile(
     r"(?! (?:step|epoch|iteration) )"
     r"|llmfoundry[^\n]{0,80}: Done\.\s*$"
 )
+_STEP_KEYS = ("step", "globalstep", "globalstep/maxsteps", "numupdates", "iteration")
 _MAX_LOSSES = 8
 
 
@@ -120,7 +121,7 @@ def _read_dict(line: Line, context: Context) -> Iterable[Event]:
     if not values.losses or "trainruntime" in values.others:
         return
     _see_bar(line, context)
-    printed = values.whole("step", "globalstep", "globalstep/maxsteps")
+    printed = values.whole(*_STEP_KEYS)
     loop = context.loop
     is_json = line.body[begin + 1 : begin + 2] == '"'  # other programs print it too
     if printed is None and (is_json or not loop.is_writer(line.lane)):
@@ -165,7 +166,7 @@ def _read_text(line: Line, context: Context) -> Iterable[Event]:
         count = context.loop.continued(int(found[1]), int(epoch[1]) if epoch else None)
         total = context.loop.total if total is None and count == context.loop.total else total
         yield from _step(line, context, values, count, total)
-    elif epoch and not context.loop.has_steps:
+    elif epoch and context.loop.counts_epochs():
         yield from _step(line, context, values, int(epoch[1]))
 
 
@@ -203,6 +204,8 @@ TEXTS = Recogniser(
         r"Iter(?:\(train\))? {1,4}\[ *\d+/\d+\][^\n]{0,400}[Ll]oss",
         r"Epoch\(train\) {1,4}\[\d+\]\[ *\d+/\d+\][^\n]{0,400}[Ll]oss",
         r"step:\d+ - [a-z_]+/",
+        r"loss = [\w.+-]{1,24}, step = \d",
+        r"batch=\d+/\d+\]: [^\n]{0,80}loss",
     ),
     _read_text,
     _FLAVOURS,

@@ -128,6 +128,7 @@ class LoopState:
         self.bar: int | None = None  # count of the last progress bar without a loss
         self.total: int | None = None  # steps of the training, by a bar that says so
         self.has_steps = False
+        self._by_epoch = False
         self.announced = 1  # the epoch that a line of its own names
         self._writer: str | None = None
         self._last = 0
@@ -145,6 +146,11 @@ class LoopState:
         self._writer = lane if self._writer is None else self._writer
         self._last, self.has_steps = count, True
         return True
+
+    def counts_epochs(self) -> bool:
+        """Whether an epoch counts as a step: nothing smaller is printed."""
+        self._by_epoch = self._by_epoch or not self.has_steps
+        return self._by_epoch
 
     def next(self) -> int:
         return self.bar if self.bar is not None and self.bar > self._last else self._last + 1
