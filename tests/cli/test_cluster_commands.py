@@ -109,6 +109,16 @@ def test_a_server_that_knows_nothing_is_not_an_empty_cluster(
     assert "kubectl config view --minify" in done.stderr
 
 
+def test_a_pause_of_a_namespace_that_does_not_exist_is_refused_with_the_reason(
+    tmp_path: Path,
+) -> None:
+    with fake_api(Reply(404, {"kind": "Status", "message": 'namespaces "x" not found'})) as api:
+        known = kubeconfig_of(api, tmp_path / "config")
+        done = mwatch("pause", "--all", "--reason", "y", "-n", "x", "--kubeconfig", str(known))
+    assert done.returncode == 3
+    assert 'cannot be created: namespaces "x" not found' in done.stderr
+
+
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_a_controller_that_looks_once_does_not_wait_for_a_dead_server(
     is_silent: bool, tmp_path: Path

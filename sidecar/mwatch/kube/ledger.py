@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from mwatch.kube.access import Access
-from mwatch.kube.errors import KubeError, Unavailable
+from mwatch.kube.access import Access, CallOutcome
+from mwatch.kube.errors import KubeError, Rejected, Unavailable
 from mwatch.kube.resources import CONFIG_MAPS
 from mwatch.model.kube.fields import text, text_map
 from mwatch.model.kube.ledger import JobEntry, LedgerData, from_data, to_data
@@ -104,6 +104,9 @@ class Ledger:
         about = {"name": NAME, "namespace": self._namespace}
         if version is None:
             body = {"metadata": about, "data": data}
-            return self._access.create(CONFIG_MAPS, self._namespace, body).is_ok
+            answer = self._access.create(CONFIG_MAPS, self._namespace, body)
+            if answer.outcome is CallOutcome.MISSING:
+                raise Rejected(f"ConfigMap {NAME} cannot be created: {answer.text}")
+            return answer.is_ok
         body = {"metadata": {**about, "resourceVersion": version}, "data": data}
         return self._access.replace(CONFIG_MAPS, self._namespace, NAME, body).is_ok

@@ -10,6 +10,7 @@ restart at the same moment may resume the job, so the stop is checked, and repea
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from mwatch.kube.jobs import workload_for as workload_of_job
 from mwatch.manifests.facts import workload_of
 from mwatch.model.incident import bundle_id
 from mwatch.model.kube.facts import KubeWorkload
-from mwatch.model.kube.fields import number
+from mwatch.model.kube.fields import items, number
 from mwatch.model.kube.gang import GangRefusal
 from mwatch.model.kube.job import ATTEMPT, JobKind, KubeJob
 from mwatch.model.kube.ledger import JobEntry, LedgerNote
@@ -33,6 +34,9 @@ from mwatch.operate.overrides import CommandResult, JobOverrides, clean
 
 _WORD = "stopped"
 _SAVES = "--exit-signal-handler"
+_TORCHRUN = ("torchrun", "torch.distributed.run")
+_TORCHRUN_SECONDS = 30
+"""After SIGTERM, until torchrun kills its ranks."""
 _USUAL_GRACE = 30
 _MARGIN_SECONDS = 60.0
 """After the grace period, for the kubelet and the job's own controller."""
@@ -58,6 +62,9 @@ class StopPlan:
     saves: bool
     """Whether a flag in its command makes it save on SIGTERM."""
     grace_seconds: int
+    """Of its pods."""
+    save_seconds: int
+    """For the save: torchrun may be less patient than the pod."""
     checkpoint: int | None
     refusal: GangRefusal | None
 
@@ -77,9 +84,7 @@ class StopPlan:
             f"newest checkpoint: {known}; it will be {self.way}"
         ]
         if self.saves:
-            found.append(
-                f"it saves on SIGTERM ({_SAVES}); its pods have {self.grace_seconds} s for that"
-            )
+            found.append(f"it saves on SIGTERM ({_SAVES}) and has {self.save_seconds} s for that")
         else:
             found.append(
                 f"no {_SAVES} in its command: it ends without a save, and the steps since the "
@@ -104,9 +109,11 @@ class ManualStop:
             raise no_such_job(overrides.access, overrides.namespace, short)
         job = found.job
         pods = _running(pods_of(overrides.access, job))
+        grace = _grace(job)
         refusal = may_stop(job, GangFacts(pods, 0.0, is_asked=True, now=time.time()))
         return StopPlan(
-            job, pods, workload_of_job(overrides.access, job), _saves(found.body), _grace(job),
+            job, pods, workload_of_job(overrides.access, job), _saves(found.body), grace,
+            min(grace, _TORCHRUN_SECONDS) if _has_torchrun(job) else grace,
             self._newest(job) if refusal is None else None, refusal,
         )  # fmt: skip
 
@@ -216,6 +223,15 @@ def _running(pods: tuple[KubePod, ...]) -> tuple[KubePod, ...]:
 def _saves(body: Mapping[str, Any]) -> bool:
     workload = workload_of(body)
     return workload is not None and any(_SAVES in each.arguments for each in workload.replicas)
+
+
+def _has_torchrun(job: KubeJob) -> bool:
+    commands = json.dumps([
+        [each.get("command"), each.get("args")]
+        for group in job.groups
+        for each in items(group.template, "spec", "containers")
+    ])  # fmt: skip
+    return any(word in commands for word in _TORCHRUN)
 
 
 def _grace(job: KubeJob) -> int:

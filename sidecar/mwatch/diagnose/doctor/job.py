@@ -112,6 +112,8 @@ def _token(access: Access, pods: JobPods) -> DoctorLine:
     except NoCredentials:
         return ok(name, "the sidecar asks for the job's token")
     except KubeError as error:
+        if pods.job.mode != "act":
+            return skipped(name, "not needed: the job is only observed")
         secret = text(volumes[TOKEN_VOLUME], "secret", "secretName")
         fix = f"a controller creates Secret {secret} for a job in mode act; check its rights"
         return problem(name, f"{pod.name}: {error}", fix)
@@ -311,7 +313,7 @@ def _followed(access: Access, namespace: str, pod: str, image: str, times: PullT
         if state == "pulled":
             return ok(name, f"{image} was pulled on {text(found.body, 'spec', 'nodeName')}")
         if state == "failed":
-            fix = "correct the reference or add imagePullSecrets: mwatch inject --image"
+            fix = "correct the reference (mwatch inject --image) or add imagePullSecrets"
             return problem(name, f"{image}: {why}", fix)
         if times.clock() > until:
             what = f"{image}: not pulled within {times.seconds:.0f} s ({why})"
