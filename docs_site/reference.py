@@ -25,7 +25,7 @@ ROOT = names.ROOT
 DOCS = ROOT / "docs"
 # Typer brings its own copy of click, whose types have no public name.
 PROGRAM: Any = get_command(app)
-COLUMNS = 92
+COLUMNS = 80
 
 
 def commands() -> str:
