@@ -15,6 +15,7 @@ import pytest
 
 from mwatch.cli.checkpoints import age, size
 from support.builders.checkpoint import sparse, torch_dist, track
+from support.repository.json_schema import read_json
 from support.runs.commands import mwatch
 
 COMMAND = (sys.executable, "-m", "mwatch", "checkpoints")
@@ -66,7 +67,7 @@ def test_the_table_has_the_newest_first_and_the_answer_last(save: Path) -> None:
 def test_json_has_the_same_objects(save: Path) -> None:
     done = run("--json", save)
     assert (done.returncode, done.stderr) == (0, "")
-    record = json.loads(done.stdout)
+    record = read_json(done.stdout, "checkpoints")
     found = [(each["iteration"], each["state"], each["tracked"]) for each in record["checkpoints"]]
     assert found == [(60, "incomplete", False), (40, "incomplete", True), (20, "complete", False)]
 
@@ -78,7 +79,7 @@ def test_a_rollback_in_the_timeline_takes_a_checkpoint_out(save: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[1].split()[:3] == ["80", "complete", "abandoned"]
     assert done.stdout.endswith("2 of 4 checkpoints complete, resume from iter_0000020\n")
-    record = json.loads(run("--json", save).stdout)
+    record = read_json(run("--json", save).stdout, "checkpoints")
     assert [each["standing"] for each in record["checkpoints"]] == ["abandoned", None, None, "good"]
     assert (record["resume_from"], record["has_timeline"]) == ("iter_0000020", True)
 

@@ -21,6 +21,7 @@ from urllib.request import urlopen
 import pytest
 
 from support.free_ports import free_port
+from support.repository.json_schema import read_json
 from support.runs.live_runs import environment, left_behind
 from support.waiting import until
 
@@ -82,7 +83,7 @@ def _fetched(address: str) -> bytes:
 def test_both_faults_are_recovered_from(quick: tuple[Any, Path]) -> None:
     ended, _ = quick
     assert ended.returncode == 0, ended.stderr.decode()[-4000:]
-    result = json.loads(ended.stdout)
+    result = read_json(ended.stdout, "demo")
     assert (result["is_fine"], result["trainer"]) == (True, "megatron-core")
     stop, nan = result["faults"]
     assert stop["is_recovered"] and nan["is_recovered"]

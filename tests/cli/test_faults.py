@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,12 +14,14 @@ import typer
 from typer.testing import CliRunner, Result
 
 from mwatch.cli.faults import faults
+from support.repository.json_schema import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 PATHS = os.pathsep.join(str(ROOT / name) for name in ("sidecar", "trainer"))
 PROGRAM = """
 import typer
 from mwatch.cli.faults import faults
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 app.command()(faults)
 app()
@@ -69,8 +70,8 @@ def test_the_list_is_aligned_and_fits_100_columns() -> None:
 
 def test_the_filters_narrow_the_list() -> None:
     shown = run("--role", "benign", "--json").stdout
-    assert {entry["role"] for entry in json.loads(shown)} == {"benign"}
-    both = json.loads(run("--role", "root", "--blame", "gpu", "--json").stdout)
+    assert {entry["role"] for entry in read_json(shown, "faults")["faults"]} == {"benign"}
+    both = read_json(run("--role", "root", "--blame", "gpu", "--json").stdout, "faults")["faults"]
     assert {(entry["role"], entry["blame"]) for entry in both} == {("root", "gpu")}
 
 
@@ -103,7 +104,7 @@ def test_an_entry_is_explained_with_all_that_is_known() -> None:
 
 
 def test_json_of_one_entry_is_one_object() -> None:
-    entry = json.loads(run("79", "--json").stdout)
+    entry = read_json(run("79", "--json").stdout, "fault")
     assert (entry["id"], entry["xid"], entry["avoid_node"]) == ("xid-79", 79, "yes")
 
 
@@ -180,7 +181,7 @@ def test_a_pasted_line_shows_the_best_entry_and_the_others() -> None:
     assert text.startswith("nccl-connect-timeout: ")
     assert "It also matches:" in text
     assert text.index("nccl-connect-refused") < text.index("nccl-warning")
-    found = [entry["id"] for entry in json.loads(run(line, "--json").stdout)]
+    found = [entry["id"] for entry in read_json(run(line, "--json").stdout, "faults")["faults"]]
     assert found == ["nccl-connect-timeout", "nccl-connect-refused", "nccl-warning"]
 
 
@@ -197,7 +198,7 @@ def test_a_pasted_traceback_is_read_line_by_line() -> None:
 
 
 def test_a_word_lists_the_entries_that_have_it() -> None:
-    found = json.loads(run("nccl", "--json").stdout)
+    found = read_json(run("nccl", "--json").stdout, "faults")["faults"]
     assert len(found) > 20
     assert all(
         "nccl" in " ".join([e["id"], e["title"], *e["patterns"], e["fix"]]).lower() for e in found
@@ -208,6 +209,9 @@ def test_a_word_lists_the_entries_that_have_it() -> None:
 
 
 def test_several_words_must_all_be_there() -> None:
-    found = {entry["id"] for entry in json.loads(run("shared segment", "--json").stdout)}
+    found = {
+        entry["id"]
+        for entry in read_json(run("shared segment", "--json").stdout, "faults")["faults"]
+    }
     assert "nccl-shared-memory" in found
     assert "nccl-warning" not in found

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import subprocess
@@ -15,6 +14,7 @@ import yaml
 
 from mwatch.kube.errors import NoPermission
 from mwatch.operate.inject import choose
+from support.repository.json_schema import read_json
 from support.repository.manifest_files import FOLDER, text_of
 from support.runs import commands
 
@@ -71,7 +71,7 @@ def test_in_place_replaces_the_file_and_keeps_its_mode(tmp_path: Path) -> None:
 
 def test_json_has_objects_notes_and_findings() -> None:
     done = mwatch("inject", "-f", JOB, "--json")
-    told = json.loads(done.stdout)
+    told = read_json(done.stdout, "injected")
     assert told["jobs"] == ["PyTorchJob/megatron"]
     assert told["notes"] == told["said"] != [], "the old key stays for one release"
     assert [each["kind"] for each in told["objects"]] == ["Service", "PyTorchJob"]
@@ -110,7 +110,7 @@ def test_diagnose_checks_a_manifest() -> None:
     assert done.returncode == 1
     assert done.stdout.startswith("PyTorchJob/megatron")
     assert "fix: take elasticPolicy away" in done.stdout and f"{JOB}:21\n" in done.stdout
-    told = json.loads(mwatch("diagnose", "-f", JOB, "--json").stdout)
+    told = read_json(mwatch("diagnose", "-f", JOB, "--json").stdout, "manifest")
     assert told["findings"][0]["check"] == "elastic" and told["findings"][0]["line"] == 21
 
 
@@ -120,7 +120,7 @@ def test_diagnose_never_cuts_what_is_to_be_done(tmp_path: Path) -> None:
     file = deep / "job.yaml"
     file.write_bytes(Path(JOB).read_bytes())
     said = " ".join(mwatch("diagnose", "-f", str(file)).stdout.split())
-    found = json.loads(mwatch("diagnose", "-f", str(file), "--json").stdout)["findings"]
+    found = read_json(mwatch("diagnose", "-f", str(file), "--json").stdout, "manifest")["findings"]
     assert found
     for each in found:
         assert each["seen"] in said and f"fix: {each['fix']}" in said

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from mwatch.report.html.text import cause_name
+from support.repository.json_schema import read_json
 from support.runs.commands import mwatch
 from support.runs.live_runs import command, environment, run, started, trainer
 from support.waiting import until
@@ -76,7 +77,9 @@ CASES = {
 def answer(folder: Path, name: str, *options: str) -> tuple[int, dict[str, Any]]:
     done = mwatch(name, "--json", "runs/r", *options, cwd=folder, environment=environment())
     assert done.stderr == ""
-    body: dict[str, Any] = json.loads(done.stdout)
+    kind = "report" if name == "report" else "recording"
+    body: dict[str, Any] = read_json(done.stdout, kind)
+    del body["time"]
     return done.returncode, body
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support.repository.json_schema import read_json
 from support.runs.commands import mwatch
 from support.runs.recorded import RunLog
 
@@ -60,7 +60,7 @@ def test_replay_prints_the_whole_story(killed: Path) -> None:
 def test_json_is_the_same_object_for_both(command: str, killed: Path) -> None:
     done = mwatch(command, "--json", killed)
     assert (done.returncode, done.stderr) == (1, "")
-    record = json.loads(done.stdout)
+    record = read_json(done.stdout, "recording")
     assert record["verdict"]["cause"] == "killed"
     assert record["decision"]["resume_from"] == 100
 
@@ -135,8 +135,8 @@ def test_a_policy_changes_the_answer(tmp_path: Path) -> None:
     log.write_text(str(RunLog(total=300).start().steps(1, 150).wait(60).steps(151, 300).done()))
     policy = tmp_path / "policy.toml"
     policy.write_text("[deadlines.training]\nfloor_seconds = 600\n")
-    usual = json.loads(mwatch("replay", log, "--json").stdout)
-    patient = json.loads(mwatch("replay", log, "--json", "--policy", policy).stdout)
+    usual = read_json(mwatch("replay", log, "--json").stdout, "recording")
+    patient = read_json(mwatch("replay", log, "--json", "--policy", policy).stdout, "recording")
     assert [each["cause"] for each in usual["incidents"]] == ["hang"]
     assert patient["incidents"] == []
 

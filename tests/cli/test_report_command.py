@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from mwatch.engine.engine import Engine
 from mwatch.report import story_json
 from mwatch.report.recorder import ReportRecorder
 from support.builders.story import replayed
+from support.repository.json_schema import read_json
 from support.runs.commands import mwatch
 from support.runs.recorded import RunLog
 
@@ -77,7 +77,7 @@ def test_the_page_may_be_written_elsewhere_with_another_title(kept: Path, tmp_pa
 
 def test_json_shows_where_the_page_is_and_what_it_says(kept: Path, tmp_path: Path) -> None:
     done = run(tmp_path, str(kept), "--json")
-    said = json.loads(done.stdout)
+    said = read_json(done.stdout, "report")
     assert said["bytes"] == (kept / "report.html").stat().st_size
     assert said["report"] == str(kept / "report.html")
     assert said["url"] == (kept / "report.html").as_uri()

@@ -41,6 +41,7 @@ from mwatch.report.run_report import RunReport
 from mwatch_trainer.probe.record_file import pack
 from support.builders.probe import RECORD
 from support.builders.story import START, Watch
+from support.repository.json_schema import read_json
 from support.runs.live_runs import environment
 from support.waiting import PATIENCE
 
@@ -316,7 +317,7 @@ def test_in_a_pipe_one_whole_table_is_printed(runs: Path) -> None:
 def test_as_json_a_run_has_the_keys_of_a_job_and_its_culprit(runs: Path) -> None:
     done = CliRunner().invoke(app, ["top", "--json", "--runs", str(runs)])
     assert done.exit_code == 0
-    jobs = {each["name"]: each for each in json.loads(done.stdout)["jobs"]}
+    jobs = {each["name"]: each for each in read_json(done.stdout, "status")["jobs"]}
     found = jobs["pretrain_gpt-with-a-name-longer-than-most-1116"]
     assert (found["kind"], found["cause"], found["source"]) == ("run", "hang", "story")
     assert (found["culprit"]["rank"], found["culprit"]["node"]) == (3, NODE)

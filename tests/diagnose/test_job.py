@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from mwatch.cli.json_output import envelope, with_times
 from mwatch.cli.render.report import render_job
 from mwatch.diagnose.cluster_facts import JobFacts
 from mwatch.diagnose.job import make_report
@@ -41,6 +42,7 @@ from support.builders.diagnose import (
 )
 from support.builders.job_manifests import job as manifest
 from support.builders.kube import pod
+from support.repository.json_schema import read_json
 from support.repository.secrets_planted import SECRETS
 
 NODES = (KubeNode("n1"),)
@@ -92,6 +94,7 @@ def test_the_json_keeps_the_contract_of_a_verdict() -> None:
     assert set(body["verdict"]) == {"cause", "summary", "since", "culprit", "confidence"}
     assert set(body["decision"]) >= {"action", "resume_from", "reason"}
     assert json.loads(json.dumps(body)) == body
+    read_json(json.dumps(envelope("job") | with_times(body)), "job")
 
 
 def test_a_screen_has_at_most_24_lines_and_the_next_command() -> None:

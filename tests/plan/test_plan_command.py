@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from mwatch.cli.main import app
 from mwatch.errors import InputError
 from mwatch.model.machines import MACHINES
 from mwatch.plan.shape import PRESETS
+from support.repository.json_schema import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "manifests" / "charts" / "megatron-training"
@@ -30,7 +30,7 @@ def run(*argv: str) -> tuple[int, str]:
 
 
 def as_json(*argv: str) -> Any:
-    return json.loads(run(*argv, "--json")[1])
+    return read_json(run(*argv, "--json")[1], "plan")
 
 
 def test_help_has_an_example() -> None:

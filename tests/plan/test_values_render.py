@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 
 from mwatch.cli.main import app
 from support.repository.chart_renders import MEGATRON, NO_HELM, arguments, helm, only, rendered
+from support.repository.json_schema import read_json
 
 pytestmark = pytest.mark.skipif(helm() is None, reason=NO_HELM)
 
@@ -86,7 +86,7 @@ def test_the_chart_takes_the_values_as_they_were_meant(words: str, tmp_path: Pat
     path = tmp_path / "plan.yaml"
     done = CliRunner().invoke(app, ["plan", *words.split(), "--json", "--values", str(path)])
     assert done.exit_code == 0, done.output
-    found = json.loads(done.output)
+    found = read_json(done.output, "plan")
     layout, model = found["layout"], found["model"]
     argv = arguments(only(rendered(MEGATRON, "-f", str(path)), "PyTorchJob"))
 

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from mwatch.replay.separate_runs import separate_runs
+from support.repository.json_schema import read_json
 from support.runs.commands import mwatch
 from support.runs.recorded import RunLog
 
@@ -100,7 +100,7 @@ def test_the_commands_list_the_runs(tmp_path: Path) -> None:
         assert "holds 2 runs" in done.stdout
         assert "KILLED" in done.stdout
         assert "FINISHED" in done.stdout
-    listed = json.loads(mwatch("diagnose", tmp_path, "--json").stdout)["runs"]
+    listed = read_json(mwatch("diagnose", tmp_path, "--json").stdout, "runs")["runs"]
     assert [each["verdict"]["cause"] for each in listed] == ["killed", "finished"]
     page = mwatch("report", tmp_path, "--out", tmp_path / "page.html")
     assert page.returncode == 2

@@ -7,13 +7,13 @@ No tensors are read: a complete checkpoint has all its bytes, whether or not the
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mwatch.cli.cluster import exit_if_unreachable, is_job
+from mwatch.cli.json_output import write_json
 from mwatch.cli.options import AsJson, Context, Kubeconfig, Namespace, argument, flag, option
 from mwatch.cli.terminal import table, write
 
@@ -62,11 +62,14 @@ def checkpoints(
     if is_job(folder, *where):
         with exit_if_unreachable("" if any(where) else folder):
             found = inspect_job(folder, *where, time.time())
-        text = render_job(found)
+        kind, text = "job_checkpoints", render_job(found)
     else:
         found = inspect_folder(folder, time.time)
-        text = render(found)
-    write(json.dumps(found.to_json(), indent=2) if as_json else text)
+        kind, text = "checkpoints", render(found)
+    if as_json:
+        write_json(kind, found.to_json())
+    else:
+        write(text)
     raise typer.Exit(found.exit_code)
 
 
@@ -103,8 +106,10 @@ def rollback(
     from mwatch.operate.rollback import roll_back
 
     done = roll_back(folder, to, reason, time.time(), is_dry_run=dry_run)
-    body = {"version": 1, "command": "rollback", "dry_run": dry_run, **done.to_json()}
-    write(json.dumps(body, indent=2) if as_json else render_rollback(done, is_dry_run=dry_run))
+    if as_json:
+        write_json("rollback", {"command": "rollback", "dry_run": dry_run, **done.to_json()})
+    else:
+        write(render_rollback(done, is_dry_run=dry_run))
 
 
 def render_rollback(done: RollbackReport, *, is_dry_run: bool) -> str:

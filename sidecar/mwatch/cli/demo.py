@@ -7,7 +7,6 @@ Exit codes: 0 if training recovered from every fault and finished, else 1; 130 i
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from functools import partial
@@ -17,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mwatch.cli.formats import duration
+from mwatch.cli.json_output import write_json
 from mwatch.cli.options import Plain, flag, option
 from mwatch.cli.run import is_screen, view_of
-from mwatch.cli.terminal import Line, show, table, write
+from mwatch.cli.terminal import Line, show, table
 from mwatch.cli.ui import ui
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def demo(
         view=view,
     )
     if as_json:
-        write(json.dumps(_record(result)))
+        write_json("demo", _record(result), indent=None)
     else:
         show(_table(result))
     if stay and result.interrupted_by is None:

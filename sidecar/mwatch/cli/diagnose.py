@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -12,10 +11,11 @@ import typer
 
 from mwatch.cli import options
 from mwatch.cli.cluster import exit_if_unreachable, is_job
+from mwatch.cli.json_output import write_json
 from mwatch.cli.options import argument, option
-from mwatch.cli.recorded import make_report, stop_if_several, write_json
+from mwatch.cli.recorded import make_report, stop_if_several
 from mwatch.cli.render.report import render_diagnosis, render_job, render_manifest
-from mwatch.cli.terminal import show, write
+from mwatch.cli.terminal import show
 
 if TYPE_CHECKING:
     from mwatch.report.run_report import RunReport
@@ -88,7 +88,7 @@ def diagnose(
 
 def _recorded(report: RunReport, as_json: bool) -> NoReturn:
     if as_json:
-        write_json(report)
+        write_json("recording", report.to_json())
     else:
         show(render_diagnosis(report))
     raise typer.Exit(report.exit_code)
@@ -101,7 +101,7 @@ def _manifest(file: str, names: list[str] | None, as_json: bool) -> NoReturn:
 
     checked = check(file)
     if as_json:
-        write(json.dumps(checked.as_json(), indent=2))
+        write_json("manifest", checked.as_json())
     else:
         show(render_manifest(checked))
     raise typer.Exit(checked.exit_code)
@@ -120,7 +120,6 @@ def _job(
     from mwatch.diagnose.job import JobRequest, diagnose_job
     from mwatch.diagnose.report import write_bundle
     from mwatch.report.files import check_target
-    from mwatch.report.markdown import json_text
 
     if bundle is not None:
         check_target(bundle)
@@ -129,7 +128,7 @@ def _job(
     with exit_if_unreachable("" if any(where) else names[0]):
         report = diagnose_job(request)
     if as_json:
-        write(json_text(report.to_json()))
+        write_json("job", report.to_json())
     else:
         show(render_job(report))
     if bundle is not None:

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mwatch.cli import options
+from mwatch.cli.json_output import write_json
 from mwatch.cli.options import argument, flag, option
 from mwatch.cli.terminal import Line, is_bounded, show, width, wrapped, write
 
@@ -64,7 +64,7 @@ def doctor(
 
         report = report._replace(lines=(*check_machine(_RUNS, _PAGE_PORT), *report.lines))
     if as_json:
-        write(json.dumps(report.to_json(), indent=2))
+        write_json("doctor", report.to_json())
     else:
         _print(report)
     raise typer.Exit(report.exit_code)

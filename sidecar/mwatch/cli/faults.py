@@ -7,7 +7,6 @@ Exit codes: 0 done, 2 nothing found, bad catalogue file or bad usage.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from mwatch.cli.json_output import write_json
 from mwatch.cli.options import AsJson, Catalogue, argument, option
 from mwatch.cli.terminal import table, write
 from mwatch.errors import InputError
@@ -76,7 +76,10 @@ def faults(
     if entry is not None:
         if role is not None or blame is not None:
             _fail("give an ID or a filter, not both")
-        write(json.dumps(_plain(entry), indent=2) if as_json else _explanation(entry))
+        if as_json:
+            write_json("fault", _plain(entry))
+        else:
+            write(_explanation(entry))
         return
     chosen: Sequence[CatalogueEntry] = [
         e for e in entries if role in (None, e.role) and blame in (None, e.blame)
@@ -86,7 +89,7 @@ def faults(
     else:
         shown, is_line = _search(text, chosen)
     if as_json:
-        write(json.dumps([_plain(each) for each in shown], indent=2))
+        write_json("faults", {"faults": [_plain(each) for each in shown]})
     elif is_line or (text is not None and len(shown) == 1):
         write(_best_first(shown))
     else:

@@ -8,7 +8,6 @@ cannot be read or used.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from mwatch import __version__
+from mwatch.cli.json_output import write_json
 from mwatch.cli.options import Context, flag, option
 from mwatch.cli.terminal import write
 from mwatch_trainer.scrub.scrubber import scrub_text
@@ -156,7 +156,7 @@ def write_result(changed: Changed, out: Path | None, *, diff: bool, as_json: boo
     from mwatch.operate.inject import write as write_file
 
     if as_json:
-        write(json.dumps(changed.as_json(), indent=2))
+        write_json("injected", changed.as_json())
         return
     for note in (*changed.result.notes, *(_line(each, changed.file) for each in changed.found)):
         print(f"mwatch: {scrub_text(note)}", file=sys.stderr)

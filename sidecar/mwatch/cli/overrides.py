@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import typer
 
 from mwatch.cli import options
 from mwatch.cli.cluster import exit_if_unreachable
+from mwatch.cli.json_output import write_json
 from mwatch.cli.options import argument, flag, option
 from mwatch.cli.terminal import write
 from mwatch.errors import InputError
@@ -41,7 +41,10 @@ def carry_out(
     namespace, kubeconfig, context = where
     with exit_if_unreachable(), closing(open_access(kubeconfig, context)) as access:
         result = work(JobOverrides(access, namespace))
-    write(json.dumps(dict(result.body), indent=2) if as_json else "\n".join(result.lines))
+    if as_json:
+        write_json("change", result.body)
+    else:
+        write("\n".join(result.lines))
     raise typer.Exit(result.exit_code)
 
 

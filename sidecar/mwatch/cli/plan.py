@@ -8,7 +8,6 @@ with the heading as its docstring: one field, one flag, annotated as in any othe
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, 
 import typer
 
 from mwatch.cli.formats import duration
+from mwatch.cli.json_output import write_json
 from mwatch.cli.options import argument, flag, option
 from mwatch.cli.terminal import show, table, write
 
@@ -216,7 +216,7 @@ def plan(
     if out.as_json:
         from mwatch.plan.report import plan_json
 
-        write(json.dumps(plan_json(found), indent=2))
+        write_json("plan", plan_json(found))
     elif out.values != Path("-"):
         show(render(found))
     if out.values is not None:

@@ -10,7 +10,6 @@ then.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mwatch.cli.cluster import exit_if_unreachable, is_job
+from mwatch.cli.json_output import write_json
 from mwatch.cli.options import (
     AsJson,
     Catalogue,
@@ -100,7 +100,7 @@ def replay(
 
         write_report(made, out)
     if as_json:
-        write_json(made)
+        write_json("recording", made.to_json())
     else:
         show(render_replay(made))
     raise typer.Exit(made.exit_code)
@@ -203,7 +203,7 @@ def _print_summary(made: RunReport, target: Path, size: int, *, as_json: bool) -
             "incidents": len(made.incidents),
             "goodput": made.goodput,
         }
-        write(json.dumps(body, indent=2))
+        write_json("report", body)
         return
     number = len(made.incidents)
     incidents = f"{number} incident" + "s" * (number != 1)
@@ -248,7 +248,7 @@ def stop_if_several(
             }
             for run, each in made
         ]
-        write(json.dumps({"runs": listed}, indent=2))
+        write_json("runs", {"runs": listed})
     else:
         show(render_runs(names[0], made))
     if needs_one:
@@ -322,9 +322,3 @@ class _Progress:
 
     def _put(self, text: str) -> None:
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-
-def write_json(report: RunReport) -> None:
-    from mwatch.report.markdown import to_json
-
-    write(to_json(report))

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -15,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from mwatch.cli.cluster import UNREACHABLE, exit_if_unreachable
+from mwatch.cli.json_output import write_json
 from mwatch.cli.options import AsJson, Context, Kubeconfig, Namespace, flag, option
 from mwatch.cli.render.jobs import render_fleet
-from mwatch.cli.terminal import show, write
+from mwatch.cli.terminal import show
 from mwatch.errors import InputError
 from mwatch.kube.errors import KubeError
 
@@ -60,7 +60,7 @@ def status(
     with exit_if_unreachable(), closing(open_access(kubeconfig, context)) as access:
         fleet = look(access, None if all_namespaces else namespace or access.namespace, time.time())
     if as_json:
-        write(json.dumps(fleet.to_json(), indent=2))
+        write_json("status", fleet.to_json())
     else:
         show(render_fleet(fleet, with_namespace=all_namespaces))
     raise typer.Exit(fleet.exit_code)
@@ -167,7 +167,7 @@ def _print_tables(
             time.sleep(every)
         fleet, error = _read(sources)
         if as_json:
-            write(json.dumps(fleet.to_json(), indent=2 if count == 1 else None))
+            write_json("status", fleet.to_json(), indent=2 if count == 1 else None)
         else:
             show(render_fleet(fleet, with_namespace=with_namespace))
         if error is not None:

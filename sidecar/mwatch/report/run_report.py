@@ -123,10 +123,12 @@ class RunReport:
         )
 
     def time(self, at: float | None) -> str | float | None:
-        """For JSON."""
+        """For JSON: with a zone unless the log names none."""
         if at is None:
             return None
-        return round(at, 3) if self.clock.is_relative else iso(at)
+        if self.clock.is_relative:
+            return round(at, 3)
+        return iso(at) + ("Z" if self.clock.zone else "")
 
     def to_json(self) -> dict[str, Any]:
         verdict = self.verdict

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import replace
@@ -15,6 +14,7 @@ import pytest
 from mwatch.cli.render.run_lines import RunLines
 from mwatch.watch.watcher import RunEnd
 from support.builders.run import gone_bad
+from support.repository.json_schema import read_json
 
 
 def tell_all(lines: RunLines) -> None:
@@ -36,7 +36,7 @@ def tell_all(lines: RunLines) -> None:
 
 
 def objects(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
+    return [read_json(line, "event") for line in text.splitlines()]
 
 
 def test_people_read_one_line_for_each_thing(capfd: pytest.CaptureFixture[str]) -> None:

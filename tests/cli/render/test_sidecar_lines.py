@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from mwatch.cli.render.run_lines import SidecarLines
 from support.builders.volume import ManualClock
+from support.repository.json_schema import read_json
 
 
 def lines_of(text: str) -> list[str]:
@@ -25,10 +24,12 @@ def test_a_line_has_its_time_and_no_secret(capsys: pytest.CaptureFixture[str]) -
 def test_as_json_each_line_is_an_object(capsys: pytest.CaptureFixture[str]) -> None:
     SidecarLines(as_json=True, wall=lambda: 0.0).noted("hello")
     (line,) = lines_of(capsys.readouterr().out)
-    assert json.loads(line) == {
+    assert read_json(line, "event") == {
         "time": "1970-01-01T00:00:00.000+00:00",
         "event": "note",
         "summary": "hello",
+        "version": 1,
+        "kind": "event",
     }
 
 

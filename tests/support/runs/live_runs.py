@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from support.forked import ForkedProcess
+from support.repository.json_schema import read_json
 from support.runs.commands import start_mwatch
 from support.runs.wrapper_runs import descendants
 from support.waiting import until
@@ -73,7 +74,7 @@ class Finished(NamedTuple):
     def said(self) -> list[dict[str, Any]]:
         """What mwatch told, without what the trainer printed on the same stream."""
         lines = self.err.decode("utf-8", "replace").splitlines()
-        return [json.loads(line) for line in lines if line.startswith('{"event"')]
+        return [read_json(line, "event") for line in lines if line.startswith('{"event"')]
 
     def of(self, event: str) -> list[dict[str, Any]]:
         return [each for each in self.said if each["event"] == event]

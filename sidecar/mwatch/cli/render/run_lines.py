@@ -16,10 +16,10 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from mwatch.cli.formats import action_text, culprit_text, duration
+from mwatch.cli.json_output import VERSION, envelope, rfc3339
 from mwatch.cli.terminal import plain
 
 if TYPE_CHECKING:
@@ -112,7 +112,10 @@ class RunLines:
                 self._print(f"{name}: {text}")
 
     def _print(self, text: str, **record: Any) -> None:
-        line = json.dumps(record) if self._as_json else f"mwatch: {plain(text)[:MAX_TEXT]}"
+        if self._as_json:
+            line = json.dumps(record | envelope("event"))
+        else:
+            line = f"mwatch: {plain(text)[:MAX_TEXT]}"
         if sys.stderr is not None:
             sys.stderr.write(line + "\n")
             sys.stderr.flush()
@@ -156,10 +159,11 @@ class SidecarLines(RunLines):
             self._left_out += 1
             return
         self._tokens -= 1.0
-        moment = datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds")
+        moment = rfc3339(self._wall())
         if self._as_json:
             more = {"left_out": self._left_out} if self._left_out else {}
-            line = json.dumps({"time": moment, **record, **more})
+            head = {"version": VERSION, "kind": "event"}
+            line = json.dumps({"time": moment, **record, **more, **head})
         else:
             note = f" ({self._left_out} lines left out)" if self._left_out else ""
             line = f"{moment} {plain(text)[:MAX_TEXT]}{note}"

@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The envelope of every `--json`: `version` of the format, `kind` of content, `time` of writing.
+
+The content lies beside these three. A number of seconds since 1970 under a key such as `since` has
+its RFC 3339 text under `since_time`. `docs/json.schema.json` describes every kind.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from mwatch.cli.terminal import write
+
+VERSION = 1
+_SECONDS = frozenset({"at", "newest_mtime", "observed_at", "since", "until", "written_at"})
+"""Keys whose numbers are seconds since 1970."""
+
+
+def write_json(kind: str, body: Mapping[str, Any], *, indent: int | None = 2) -> None:
+    whole = {**envelope(kind), **with_times(body), "kind": kind}
+    write(json.dumps(whole, indent=indent, ensure_ascii=False, allow_nan=False))
+
+
+def envelope(kind: str, at: float | None = None) -> dict[str, Any]:
+    return {"version": VERSION, "kind": kind, "time": rfc3339(time.time() if at is None else at)}
+
+
+def rfc3339(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds")
+
+
+def with_times(value: Any) -> Any:
+    """Plain values, with a text beside each time; JSON has no NaN and no infinity."""
+    if isinstance(value, Mapping):
+        found: dict[str, Any] = {}
+        for key, inner in value.items():
+            found[key] = with_times(inner)
+            if key in _SECONDS and isinstance(inner, float):
+                with suppress(ValueError, OverflowError, OSError):  # outside the calendar
+                    found[f"{key}_time"] = rfc3339(inner)
+        return found
+    if isinstance(value, list | tuple):
+        return [with_times(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
