@@ -257,7 +257,9 @@ class Rollback(Envelope):
     kind: Literal["rollback"]
     command: str
     dry_run: bool
+    folder: str
     iteration: int
+    standing: str
     changes: list[str]
     abandoned: list[int]
     notes: list[str]
@@ -458,7 +460,8 @@ class RunEvent(Envelope):
 
 KINDS = (
     Recording, JobDiagnosis, Runs, ReportFile, Status, Change, CheckpointFolder, JobCheckpointList,
-    Rollback, DoctorResult, ManifestCheck, ManifestChange, OneFault, FaultList, Plan, Demo, RunEvent,
+    Rollback, DoctorResult, ManifestCheck, ManifestChange, OneFault, FaultList, Plan, Demo,
+    RunEvent,
 )  # fmt: skip
 
 

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from mwatch.model.snapshot.snapshot import Storage
 from support.builders import kube
 from support.builders.diagnose import BEGAN, answering, words
 from support.fakes.job_api import CONTROLLER, access_to, job_api, kubeconfig_of
+from support.repository.json_schema import read_json
 from support.runs.commands import mwatch
 
 OK, PROBLEM, SKIPPED = LineState.OK, LineState.PROBLEM, LineState.SKIPPED
@@ -171,7 +171,7 @@ def test_the_command_prints_a_line_each_and_the_role_that_is_missing(tmp_path: P
 def test_without_a_cluster_this_machine_is_checked(tmp_path: Path) -> None:
     environment = {"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
     done = mwatch("doctor", "--json", cwd=tmp_path, environment=environment)
-    body = json.loads(done.stdout)
+    body = read_json(done.stdout, "doctor")
     states = {each["name"]: each["state"] for each in body["checks"]}
     assert list(states) == [
         "machine",
