@@ -16,6 +16,7 @@ from mwatch_trainer.checkpoint import timeline
 from mwatch_trainer.checkpoint.listing import TRACKER
 from mwatch_trainer.checkpoint.save_dir import BEFORE, look, newest
 from support.builders.checkpoint import torch_dist, track
+from support.repository.json_schema import read_json
 
 SHARDS = {"__0_0.distcp": 10}
 
@@ -60,7 +61,7 @@ def test_newer_checkpoints_are_no_longer_used_and_not_deleted(save: Path) -> Non
 
 
 def test_a_dry_run_changes_nothing(save: Path) -> None:
-    found = json.loads(call(str(save), "--dry-run", "--json"))
+    found = read_json(call(str(save), "--dry-run", "--json"), "rollback")
     assert (found["iteration"], found["changes"]) == (300, [])
     assert tracked(save) == "400" and not (save / timeline.FOLDER).exists()
 
