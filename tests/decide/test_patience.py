@@ -197,6 +197,15 @@ def test_time_in_which_a_person_held_the_run_does_not_count() -> None:
     assert hang(built) == 300
 
 
+def test_work_that_was_seen_long_after_the_last_progress_begins_the_wait_anew() -> None:
+    """A step of minutes that works, and rests for a moment at its end, has not hung."""
+    built = stalled(400)
+    built.attempt.moved_at[CPU, None, "pod-0"] = built.now - 10
+    assert hang(built) == 390 + 300
+    built.attempt.moved_at[CPU, None, "pod-0"] = built.attempt.last_progress + 10
+    assert hang(built) == 300, "the report of the last step"
+
+
 def test_a_stop_waits_once_for_the_line_that_may_name_another_cause() -> None:
     built = died()
     acts = tuple(act(number, number * 100, at=built.now) for number in range(2, 5))

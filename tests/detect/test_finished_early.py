@@ -13,7 +13,7 @@ from mwatch.model.event import Exit
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.job import ExitSeen, Job, Layout, ProcessGone
 from mwatch.model.observation import ProcessExit, Source
-from support.builders.job import START, fault, found, job, steps
+from support.builders.job import START, fault, found, job, step, steps
 
 
 def bye(reason: str) -> ExitSeen:
@@ -96,6 +96,10 @@ def test_without_a_last_iteration_exit_code_0_is_believed() -> None:
 def test_the_last_iterations_may_be_too_few_for_a_line() -> None:
     layout = Layout(log_interval=10, total_iterations=35)
     assert found(DETECTOR, left(gone(), layout=layout)) == []
+    lines = [step(number, covers=10) for number in range(10, 101, 10)]
+    apart = {"lines": lines, "iteration": 100}
+    layout = Layout(total_iterations=108)  # of a trainer that does not print its log interval
+    assert found(DETECTOR, left(gone(), layout=layout, **apart)) == []
     layout = Layout(log_interval=10, total_iterations=40)
     assert len(found(DETECTOR, left(gone(), layout=layout))) == 1
 

@@ -51,6 +51,7 @@ _LINES = {
 }
 _LAST = {
     "megatron": "[after training is done] datetime: {clock} ",
+    "composer": "",
     "hugging face": "{{'train_runtime': 100.0, 'train_loss': 2.0, 'epoch': 1.0}}",
 }
 _TRACKER = "latest_checkpointed_iteration.txt"
@@ -122,9 +123,12 @@ def pretrain(run: Run) -> None:
     opening = [each for each in run.plan if each is not None and each["what"] == "start"]
     if run.run["prints"] == "megatron" and run.run["arguments"]:
         run.say(*_arguments_block(run))
-    time.sleep(sum(run.seconds(each) for each in opening))
+    seconds = sum(run.seconds(each) for each in opening)
     if run.resumed:
+        time.sleep(seconds / 2)
         load_checkpoint(run)
+        seconds /= 2
+    time.sleep(seconds)
     if run.run["prints"] == "megatron":
         run.say(f"[before the start of training step] datetime: {run.clock()} ")
     if run.counter is not None:
@@ -132,8 +136,8 @@ def pretrain(run: Run) -> None:
         module.__dict__["_GLOBAL_ARGS"] = run.counter
         sys.modules["megatron.training.global_vars"] = module
     train(run)
-    last = _LAST.get(run.run["prints"], "Training completed")
-    run.say(last.format(clock=run.clock()))
+    if last := _LAST.get(run.run["prints"], "Training completed"):
+        run.say(last.format(clock=run.clock()))
 
 
 def load_checkpoint(run: Run) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mwatch.model.settings import Settings
+from support.builders import checkpoint
 from support.runs.live_runs import ROOT, Finished, Running, command, environment, started
 
 FACTOR = 10
@@ -54,6 +55,8 @@ class HealthyRun:
     """It has a folder of checkpoints that mwatch knows."""
     arguments: bool = True
     """It prints its arguments."""
+    resumes: int = 0
+    """The checkpoint that it begins with."""
     save_interval: int = 0
     eval_interval: int = 0
     zone: float = 0.0
@@ -120,6 +123,9 @@ def _command(run: HealthyRun, folder: Path) -> list[str]:
     shutil.copy(_HERE / "odd_trainer.py", trainer)
     given = {**asdict(run), "factor": FACTOR, "folder": str(folder)}
     (folder / "run.json").write_text(json.dumps(given), "utf-8")
+    if run.resumes:
+        checkpoint.torch_dist(folder / "ckpt", run.resumes, {"__0_0.distcp": 1000})
+        checkpoint.track(folder / "ckpt", run.resumes)
     line = [sys.executable, str(trainer), "--run", str(folder / "run.json")]
     if is_megatron:
         line += ["--log-interval", str(run.interval)]

@@ -113,6 +113,16 @@ def test_a_longer_log_interval_makes_longer_gaps() -> None:
     assert known.durations[DeadlineSlot.TRAINING].median() == 200
 
 
+def test_a_start_that_loads_has_two_parts_which_both_cost() -> None:
+    known = Calibration()
+    for _ in range(3):
+        known.learn(DeadlineSlot.STARTING, 300)
+        known.learn(DeadlineSlot.LOADING, 50)
+        known.learn(DeadlineSlot.STARTING, 200)
+        known.learn(DeadlineSlot.FIRST_STEP, 50)
+    assert known.restart_cost(SETTINGS) == 2 * 250 + 50 + 50
+
+
 def test_a_restart_costs_what_starts_have_cost() -> None:
     known = Calibration()
     for slot, seconds in (

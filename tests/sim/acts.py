@@ -14,7 +14,7 @@ from sim.stage import Incident
 from sim.truth import Truth, truth_of
 from sim.watch import Watch
 
-_HEALS = frozenset({"stall_heals", "stall_all_heals"})
+_HEALS = frozenset({"stall_heals", "stall_all_heals", "unknown_work"})
 _NEWS = 5.0
 """Seconds that news of a step may take to reach the engine."""
 _LOOPS = 2

@@ -23,7 +23,7 @@ class Ailments:
     KINDS = frozenset(
         {
             "nan", "collapse", "spike_stays", "stuck", "slow", "straggler", "diverged",
-            "overdue", "spoiled", "idle_evaluation",
+            "overdue", "spoiled", "idle_evaluation", "much_slower",
         }
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ class Ailments:
         return fault
 
     def slowness(self, iteration: int) -> float:
-        for kind in ("slow", "straggler"):
+        for kind in ("slow", "straggler", "much_slower"):
             if kind in self._faults and (fault := self._active(kind, iteration)):
                 return fault.size
         return 1.0
@@ -151,7 +151,7 @@ class Ailments:
         slow = shape.step_seconds * 1000.0 * self.slowness(iteration)
         fast, other = shape.step_seconds * 1000.0, (fault.rank + 1) % shape.world_size
         head = "INFO:megatron.core.utils:" if shape.release.has_micros else ""
-        when = stamp(trainer.stage.now, shape.release)[:19]
+        when = stamp(trainer.stage.shown, shape.release)[:19]
         trainer.stage.say(
             0,
             f"{head}[{when}] | MnRtt/Rnk: {fast:.2f}ms/{other} | MxRtt/Rnk: {slow:.2f}ms/"

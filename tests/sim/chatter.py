@@ -4,10 +4,17 @@
 
 from __future__ import annotations
 
-from sim import wreckage
+from sim import lines, wreckage
 from sim.trainer import Trainer
 
 VARIANTS = ("caught", "nccl", "port", "words", "corrected", "guess")
+
+
+def _of_another_run(trainer: Trainer, back: int) -> str:
+    """An iteration line of the log of an earlier run, which somebody prints into this one."""
+    done = max(1, trainer.weights.iteration - back)
+    report = lines.Report(done, 32 * done, 1000.0, 1e-4, 32, 2.0, 1.0, 1.0, 0, 0)
+    return lines.iteration_line(trainer.stage.now - 86400.0, trainer.shape, report)
 
 
 def harmless(trainer: Trainer, variant: str, rank: int) -> list[str]:
@@ -41,5 +48,17 @@ def harmless(trainer: Trainer, variant: str, rank: int) -> list[str]:
             " ID based on global rank. This can cause a hang if rank to GPU mapping is"
             " heterogeneous.",
         ],
+        "exit codes": [
+            "exit code 1", "Rank 3 crashed with exit code -9 in my run",
+            "command terminated with exit code 137",
+        ],
+        "report": [
+            "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:", "=" * 60,
+            "pretrain_gpt.py FAILED", "Root Cause (first observed failure):", "[0]:",
+            "  exitcode  : 1 (pid: 4711)", "=" * 60,
+        ],
+        "done": [lines.marker(trainer.stage.shown, trainer.shape.release,
+                              "after training is done")],
+        "other run": [_of_another_run(trainer, back) for back in (3, 2, 1)],
     }  # fmt: skip
     return texts[variant]

@@ -19,7 +19,7 @@ from sim.shape import Shape
 Make = Callable[[Random], Plan]
 
 
-def _plan(name: str, chance: Random, shape: Shape, *faults: Fault, **more: Any) -> Plan:
+def healthy_plan(name: str, chance: Random, shape: Shape, *faults: Fault, **more: Any) -> Plan:
     eyes = more.pop("eyes", None) or draw_eyes(chance, shape)
     return Plan(0, name, True, shape, eyes, faults, **more)
 
@@ -36,7 +36,7 @@ def some_rank(chance: Random, shape: Shape) -> int:
 
 
 def plain(chance: Random) -> Plan:
-    return _plan("plain", chance, draw_shape(chance))
+    return healthy_plan("plain", chance, draw_shape(chance))
 
 
 def slow_start(chance: Random) -> Plan:
@@ -45,32 +45,34 @@ def slow_start(chance: Random) -> Plan:
         start_seconds=chance.uniform(60.0, 400.0),
         first_step_seconds=chance.uniform(60.0, 500.0),
     )
-    return _plan("slow start and compile", chance, shape)
+    return healthy_plan("slow start and compile", chance, shape)
 
 
 def slow_saves(chance: Random) -> Plan:
     shape = draw_shape(
         chance, first_save_factor=20.0, save_seconds=chance.uniform(0.7, 5.0), is_async=False
     )
-    return _plan("first save 20 times slower", chance, shape)
+    return healthy_plan("first save 20 times slower", chance, shape)
 
 
 def long_evaluation(chance: Random) -> Plan:
     shape = draw_shape(chance, eval_seconds=chance.uniform(30.0, 180.0))
     shape = replace(shape, eval_interval=max(3, (shape.total - shape.first) // 3))
     fault = Fault("idle_evaluation", variant=chance.choice(("", "storage")))
-    return _plan("long evaluation", chance, shape, *([fault] if chance.random() < 0.6 else []))
+    return healthy_plan(
+        "long evaluation", chance, shape, *([fault] if chance.random() < 0.6 else [])
+    )
 
 
 def batch_ramp(chance: Random) -> Plan:
     shape = draw_shape(chance, first=0, step_seconds=chance.uniform(0.5, 6.0))
     length = max(2, shape.total // chance.randint(5, 9))
-    return _plan("batch ramp", chance, replace(shape, ramp=(length, 3), batch=64))
+    return healthy_plan("batch ramp", chance, replace(shape, ramp=(length, 3), batch=64))
 
 
 def fp16_warm_down(chance: Random) -> Plan:
     shape = draw_shape(chance, precision="fp16", first=0, lines=chance.choice((0, 60)))
-    return _plan("fp16 warm-down", chance, shape)
+    return healthy_plan("fp16 warm-down", chance, shape)
 
 
 def fp16_equilibrium(chance: Random) -> Plan:
@@ -78,7 +80,7 @@ def fp16_equilibrium(chance: Random) -> Plan:
     if not shape.first:
         shape = replace(shape, first=shape.save_interval, total=shape.total + shape.save_interval)
     growth = chance.randint(500, 990)
-    return _plan("fp16 equilibrium", chance, shape, growth=growth)
+    return healthy_plan("fp16 equilibrium", chance, shape, growth=growth)
 
 
 def storage_stall(chance: Random) -> Plan:
@@ -94,7 +96,7 @@ def storage_stall(chance: Random) -> Plan:
         kind, phase, some_iteration(chance, shape), chance.random(), some_rank(chance, shape),
         seconds=seconds, variant="data" if kind == "stall_heals" else "storage",
     )  # fmt: skip
-    return _plan("storage stall that heals", chance, shape, fault)
+    return healthy_plan("storage stall that heals", chance, shape, fault)
 
 
 def heavy_tails(chance: Random) -> Plan:
@@ -104,7 +106,7 @@ def heavy_tails(chance: Random) -> Plan:
         tail_share=chance.uniform(0.005, 0.05),
         tail_factor=chance.uniform(3.0, 8.0),
     )
-    return _plan("heavy tails", chance, shape)
+    return healthy_plan("heavy tails", chance, shape)
 
 
 def scary_lines(chance: Random) -> Plan:
@@ -114,7 +116,7 @@ def scary_lines(chance: Random) -> Plan:
               some_rank(chance, shape), variant=chance.choice(VARIANTS))
         for _ in range(chance.randint(1, 4))
     ]  # fmt: skip
-    return _plan("scary but harmless lines", chance, shape, *faults)
+    return healthy_plan("scary but harmless lines", chance, shape, *faults)
 
 
 def noisy_loss(chance: Random) -> Plan:
@@ -123,19 +125,19 @@ def noisy_loss(chance: Random) -> Plan:
         (some_iteration(chance, shape, 0.2, 0.95), chance.uniform(0.5, 4.0))
         for _ in range(chance.randint(1, 4))
     )
-    return _plan("noisy loss with spikes that heal", chance, shape, spikes=spikes)
+    return healthy_plan("noisy loss with spikes that heal", chance, shape, spikes=spikes)
 
 
 def long_silences(chance: Random) -> Plan:
     shape = draw_shape(chance, step_seconds=chance.uniform(0.2, 0.5), log_interval=100, lines=6)
-    return _plan("log interval 100", chance, shape)
+    return healthy_plan("log interval 100", chance, shape)
 
 
 def asynchronous(chance: Random) -> Plan:
     shape = draw_shape(chance, save_seconds=chance.uniform(4.0, 25.0))
     if shape.release.number >= (0, 12):
         shape = replace(shape, is_async=True)
-    return _plan("asynchronous saves", chance, shape)
+    return healthy_plan("asynchronous saves", chance, shape)
 
 
 def hiccups(chance: Random) -> Plan:
@@ -147,14 +149,14 @@ def hiccups(chance: Random) -> Plan:
               some_rank(chance, shape), seconds=chance.uniform(2.0, 4.0))
         for _ in range(chance.randint(1, 3))
     ]  # fmt: skip
-    return _plan("probe hiccups", chance, shape, *faults, eyes=eyes)
+    return healthy_plan("probe hiccups", chance, shape, *faults, eyes=eyes)
 
 
 def bad_clocks(chance: Random) -> Plan:
     shape = draw_shape(chance)
     skews = tuple(chance.uniform(-4.0, 4.0) for _ in range(shape.pods))
     eyes = replace(draw_eyes(chance, shape), skews=skews, lost_share=0.03)
-    return _plan("clocks that differ, lines that get lost", chance, shape, eyes=eyes)
+    return healthy_plan("clocks that differ, lines that get lost", chance, shape, eyes=eyes)
 
 
 def late_pod(chance: Random) -> Plan:
@@ -165,7 +167,7 @@ def late_pod(chance: Random) -> Plan:
     since = shape.start_seconds + shape.first_step_seconds + chance.uniform(10.0, 120.0)
     pod = chance.choice((0, shape.pods - 1))
     eyes = replace(draw_eyes(chance, shape), gap=(pod, since, chance.uniform(5.0, 60.0)))
-    return _plan("a pod's log is late", chance, shape, eyes=eyes)
+    return healthy_plan("a pod's log is late", chance, shape, eyes=eyes)
 
 
 def resumed(chance: Random) -> Plan:
@@ -173,7 +175,7 @@ def resumed(chance: Random) -> Plan:
     shape = draw_shape(chance, handles_sigterm=False)
     fault = Fault("deleted", JobPhase.TRAINING, some_iteration(chance, shape))
     eyes = replace(draw_eyes(chance, shape), exits=True)
-    return _plan(
+    return healthy_plan(
         "restarted by its owner", chance, shape, fault, eyes=eyes, relaunched_by="operator"
     )
 
@@ -185,7 +187,7 @@ def asked_to_exit(chance: Random) -> Plan:
         shape = replace(shape, exit_interval=work // 2 + 1, first=0, total=work)
     else:
         shape = replace(shape, exit_minutes=chance.uniform(1.0, 3.0))
-    return _plan("exit that was asked for", chance, shape)
+    return healthy_plan("exit that was asked for", chance, shape)
 
 
 ALL: tuple[tuple[float, Make], ...] = (

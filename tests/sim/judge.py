@@ -18,7 +18,9 @@ from sim.watch import Watch
 _WELL = frozenset({Cause.HEALTHY, Cause.FINISHED})
 _GRACE = 60.0
 """Seconds after a stall has healed in which a word about it is not false."""
-_MAY_END_WELL = frozenset({"stall_heals", "stall_all_heals", "blind"})
+_MAY_END_WELL = frozenset(
+    {"stall_heals", "stall_all_heals", "unknown_work", "much_slower", "held", "blind"}
+)
 _FEW_STEPS = 10
 """Of a younger job nobody knows how long a step takes."""
 _PROBE_FLOOR = 5.0

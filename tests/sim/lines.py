@@ -49,6 +49,27 @@ def iteration_line(at: float, shape: Shape, report: Report) -> str:
     return "".join(parts)
 
 
+FLAVOURS = ("torchtitan", "composer", "deepspeed", "hugging face", "loop")
+
+
+def foreign_line(at: float, shape: Shape, report: Report) -> list[str]:
+    """The line of a trainer that is not Megatron."""
+    step, loss, seconds = report.iteration, report.loss or 0.0, report.elapsed_ms / 1000.0
+    when = stamp(at, shape.release)[:19]
+    texts = {
+        "torchtitan": f"[titan] {when},000 - root - INFO - step: {step:2d}  loss:  {loss:.5f}"
+        "  grad_norm:  0.8319  memory:  9.46GiB(64.99%)  tps: 7,282  tflops: 0.52  mfu: 0.17%",
+        "composer": f"[batch={step}/{shape.total}]:\n\t Train time/batch: {step - 1}\n"
+        f"\t Train time/sample: {report.samples}\n\t Train loss/train/total: {loss:.4f}",
+        "deepspeed": f"steps: {step} loss: {loss:.4f} iter time (s): {seconds:.3f}"
+        " samples/sec: 73.153",
+        "hugging face": f"{{'loss': {loss:.4f}, 'grad_norm': 0.8, 'learning_rate': 1e-05,"
+        f" 'epoch': {step / shape.total:.2f}}}",
+        "loop": f"step {step} | loss {loss:.4f} | {report.elapsed_ms:.0f} ms",
+    }
+    return texts[shape.flavour].split("\n")
+
+
 def validation(iteration: int, loss: float, where: str = "") -> list[str]:
     perplexity = math.exp(min(20.0, loss)) if loss == loss else math.exp(20.0)
     text = (

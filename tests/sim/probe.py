@@ -32,7 +32,8 @@ class Probe:
         if stage.is_over or not stage.attempt:
             return
         world, now = stage.shape.world_size, stage.now
-        iteration = None if stage.phase in _BEFORE else stage.iteration
+        is_known = stage.phase not in _BEFORE and not stage.shape.flavour
+        iteration = stage.iteration if is_known else None
         for rank in self._ranks:
             pod = rank // stage.shape.pod_ranks
             posture = stage.odd.get(rank, stage.crowd) if stage.odd else stage.crowd
@@ -45,7 +46,7 @@ class Probe:
             yield Observed(now + eyes.skew(pod), names[pod], beat)
 
     def _place(self, posture: Posture, rank: int) -> tuple[str, str]:
-        place = posture.place
+        place = "unknown" if self._stage.shape.flavour else posture.place
         if not posture.moves:
             return place, f"{place}-still-{rank % 2}"
         turn = self._count + rank * 3

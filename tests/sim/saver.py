@@ -34,13 +34,13 @@ class Saver:
         if trainer.ailments.loses_saves(iteration):
             return
         entry = stage.folder.begin(trainer.weights, stage.now)
-        stage.say(0, lines.saving(stage.now, shape, iteration))
+        stage.say(0, lines.saving(stage.shown, shape, iteration))
         seconds = shape.save_seconds * chance.lognormvariate(0.0, 0.15)
         seconds *= 1.0 if self._saves else shape.first_save_factor
         began = stage.now
         if shape.is_async:
             yield from trainer.spend(min(seconds, 0.05 * seconds + 0.3), JobPhase.SAVING, _WRITING)
-            stage.say(0, lines.queued(stage.now, shape, iteration))
+            stage.say(0, lines.queued(stage.shown, shape, iteration))
             self._queued.append((entry, stage.now + seconds))
         else:
             yield from trainer.spend(seconds, JobPhase.SAVING, _WRITING)
@@ -54,7 +54,7 @@ class Saver:
         stage = self._trainer.stage
         entry.written_at = stage.now
         entry.is_corrupt = self._trainer.ailments.spoils(entry.iteration)
-        stage.say(0, lines.saved(stage.now, self._trainer.shape, entry.iteration))
+        stage.say(0, lines.saved(stage.shown, self._trainer.shape, entry.iteration))
 
     def _timer(self, milliseconds: float) -> None:
         trainer = self._trainer

@@ -61,6 +61,10 @@ class Shape:
     logs_throughput: bool = False
     timeout_seconds: float = 600.0
     """--distributed-timeout-minutes."""
+    hours_ahead: float = 0.0
+    """Of the printed times: the container's time zone."""
+    flavour: str = ""
+    """Whose lines it prints, if not Megatron's: a key of `lines.FLAVOURS`."""
     loads: bool = True
     """--load is given (as a script that can resume has it)."""
 

@@ -33,6 +33,8 @@ class Posture(NamedTuple):
     burns_cpu: bool = True
     """A rank that waits for its GPU spins; one that waits for storage sleeps."""
     uses_gpu: bool = True
+    is_traced: bool = False
+    """A debugger holds it."""
     collective: str = "in"
     """Where it stands in the current collective: in, absent (has not come), other, none."""
 
@@ -142,6 +144,8 @@ class Stage:
     has_finished: bool = False
     """The whole training is done, or ended as its user asked."""
     attempt: int = 0
+    clock_ahead: float = 0.0
+    """By which the clock of the trainers was set forward."""
     blinded: dict[str, float] = field(default_factory=dict)
     """What watchers no longer see, and since when: all, quiet, probe."""
     incidents: list[Incident] = field(default_factory=list)
@@ -149,8 +153,19 @@ class Stage:
     def posture(self, rank: int) -> Posture:
         return self.odd.get(rank, self.crowd)
 
+    @property
+    def shown(self) -> float:
+        """The time that the trainer prints."""
+        return self.now + self.clock_ahead + 3600.0 * self.shape.hours_ahead
+
+    def say_step(self, rank: int, *lines: str) -> None:
+        """A line of another trainer."""
+        self._print(self.shape.pod_of(rank), lines, 0.0)
+
     def say(self, rank: int, *lines: str, later: float = 0.0) -> None:
-        """A line of a rank's own process."""
+        """A line of a rank's own process; other trainers print nothing of what Megatron does."""
+        if self.shape.flavour:
+            return
         pod = self.shape.pod_of(rank)
         prefix = f"[default{rank % self.shape.pod_ranks}]:" if self.shape.has_tee else ""
         self._print(pod, [prefix + line for line in lines], later)

@@ -80,6 +80,38 @@ def _last(trainer: Trainer, fault: Fault) -> Iterator[float]:
     yield from timeout_storm(trainer, fault)
 
 
+def unknown_work(trainer: Trainer, fault: Fault) -> Iterator[float]:
+    """Every rank is in a function that nobody knows, and its GPU idles."""
+    stage = trainer.stage
+    trainer.note(fault)
+    before = stage.crowd
+    busy = trainer.chance.random() < 0.3
+    stage.crowd = Posture("compute", False, burns_cpu=busy, uses_gpu=False, collective="none")
+    yield from _last(trainer, fault)
+    stage.crowd = before
+
+
+def held(trainer: Trainer, fault: Fault) -> Iterator[float]:
+    """By a signal: every process. By a debugger: one rank, and the others wait for it."""
+    stage = trainer.stage
+    trainer.note(fault)
+    before = stage.crowd
+    if fault.variant == "signal":
+        stage.crowd = _STUCK["sigstop"]._replace(place=before.place, collective="none")
+    else:
+        stage.crowd = _WAITS
+        stage.odd[fault.rank] = _STUCK["sigstop"]._replace(is_stopped=False, is_traced=True)
+    yield from _last(trainer, fault)
+    stage.odd.pop(fault.rank, None)
+    stage.crowd = before
+
+
+def clock(trainer: Trainer, fault: Fault) -> Iterator[float]:
+    """The clock of the trainer's machine is set."""
+    trainer.stage.clock_ahead += fault.size
+    yield 0.0
+
+
 def pause(trainer: Trainer, fault: Fault) -> Iterator[float]:
     """A rank holds the GIL for some seconds (garbage collection, a long C call)."""
     seconds = fault.seconds or 4.0
@@ -102,6 +134,9 @@ STRIKES: dict[str, Callable[[Trainer, Fault], Iterator[float]]] = {
     "stall_heals": hang,
     "stall_all_heals": hang_all,
     "pause": pause,
+    "unknown_work": unknown_work,
+    "held": held,
+    "clock": clock,
     "chatter": chatter,
     **crashes.STRIKES,
     **guard.STRIKES,

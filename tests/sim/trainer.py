@@ -120,7 +120,7 @@ class Trainer:
         return fault.iteration <= self.weights.iteration + (phase is JobPhase.TRAINING)
 
     def mark(self, text: str) -> None:
-        self.stage.say(0, lines.marker(self.stage.now, self.shape.release, text))
+        self.stage.say(0, lines.marker(self.stage.shown, self.shape.release, text))
 
     def _start(self) -> Iterator[float]:
         stage, shape = self.stage, self.shape
@@ -201,7 +201,10 @@ class Trainer:
         if report is not None:
             done.printed(report.loss)
             last = shape.world_size - 1
-            stage.say(last, lines.iteration_line(stage.now, shape, report))
+            if shape.flavour:
+                stage.say_step(last, *lines.foreign_line(stage.shown, shape, report))
+            else:
+                stage.say(last, lines.iteration_line(stage.shown, shape, report))
         self.ailments.after_step()
 
     def _step_seconds(self) -> tuple[float, float]:

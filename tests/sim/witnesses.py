@@ -40,6 +40,7 @@ class Witnesses:
         self._recorded = False
         self._seen_iteration: int | None = None
         self._was_stopped: set[int] = set()
+        self._was_held = False
 
     def read(self, names: list[str]) -> Iterator[Observed]:
         stage = self._stage
@@ -73,6 +74,8 @@ class Witnesses:
 
     def _local(self, names: list[str]) -> Iterator[Observed]:
         stage, eyes = self._stage, self._eyes
+        if eyes.process:
+            yield from self._held(names)
         for rank in self._ranks:
             pod = stage.shape.pod_of(rank)
             if pod in stage.lost_pods:
@@ -83,11 +86,23 @@ class Witnesses:
                     sign = sign._replace(state=SignState.UNKNOWN, text="no answer")
                 yield Observed(stage.now + eyes.skew(pod), names[pod], sign)
 
+    def _held(self, names: list[str]) -> Iterator[Observed]:
+        """A person has stopped every process of every pod; once they go on, that is said too."""
+        is_held = self._stage.crowd.is_stopped and not self._stage.odd
+        if is_held or self._was_held:
+            state = SignState.SUSPENDED if is_held else SignState.UNKNOWN
+            sign = Sign(SignSource.PROCESS, state, None, f"the command is {state}")
+            yield from (self._say(names, pod, sign) for pod in range(self._stage.shape.pods))
+        self._was_held = is_held
+
     def _signs(self, rank: int, posture: Posture) -> Iterator[Sign]:
         eyes = self._eyes
         if eyes.process and not posture.is_alive:
             yield Sign(SignSource.PROCESS, SignState.DEAD, rank, f"rank {rank} is gone")
-        elif eyes.process and posture.is_stopped:
+        elif eyes.process and posture.is_traced:
+            self._was_stopped.add(rank)
+            yield Sign(SignSource.PROCESS, SignState.TRACED, rank, "a debugger has stopped it")
+        elif eyes.process and posture.is_stopped and not self._was_held:
             self._was_stopped.add(rank)
             yield Sign(SignSource.PROCESS, SignState.STOPPED, rank, f"rank {rank} is in state T")
         elif rank in self._was_stopped:

@@ -36,6 +36,14 @@ def test_who_no_longer_answers_does_not_take_back_a_death() -> None:
     assert says(story, SignState.UNKNOWN).sign.state is SignState.UNKNOWN
 
 
+def test_the_last_movement_is_remembered() -> None:
+    story = Story()
+    says(story, SignState.MOVING)
+    says(story, SignState.FLAT)
+    key = SignSource.PROCESS, 0, "pod-0"
+    assert story.job.attempt.moved_at == {key: START + 5}
+
+
 def test_the_time_in_which_a_person_holds_a_run_is_counted_until_it_progresses() -> None:
     story = Story().trains(1, 2, 3)
     for state in (SignState.TRACED, SignState.TRACED, SignState.UNKNOWN, SignState.TRACED):

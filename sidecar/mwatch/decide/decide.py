@@ -64,7 +64,8 @@ def _act_at(case: _Case, *, backoff_seconds: float, lost_iterations: int) -> flo
     earliest = max(since, job.attempt.ended_at or since) + backoff_seconds
     wait = _wait_seconds(case, lost_iterations)
     if wait:
-        earliest = max(earliest, job.attempt.waits_since + wait)
+        since = max(job.attempt.waits_since, witness.worked_until(job))
+        earliest = max(earliest, since + wait)
     return max(earliest, witness.last_lines_due_at(job, finding, settings) or earliest)
 
 

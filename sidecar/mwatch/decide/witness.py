@@ -51,6 +51,9 @@ _NAMES_A_RANK = frozenset(
 """One such rank explains why all others wait."""
 _LASTING = frozenset({SignState.DEAD, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
 """Reported once, by a dump or a death; only progress refutes it."""
+_LAST_WORK_SECONDS = 15.0
+"""Reports of the step before may come so late: CPU time is measured over five seconds."""
+_WORK = frozenset({SignSource.CPU_TIME, SignSource.GPU_ACTIVITY})
 _BUSY = frozenset({SignSource.CPU_TIME, SignSource.STACKS})
 _MAX_KEPT = 16  # witnesses that are listed: there may be one for each of ten thousand ranks
 TIMEOUT_FAULTS = frozenset(
@@ -255,6 +258,19 @@ class _Agreed:
         rank = moving.sign.rank
         streams = len(self._streams) > (moving.stream in self._streams)
         return streams or len(self._ranks) > (rank in self._ranks)
+
+
+def worked_until(job: Job) -> float:
+    """Return until when a CPU or GPU that rests now was at work although no progress came: a long
+    step, which contradicted a hang until then; 0: none was."""
+    attempt = job.attempt
+    moments = (
+        attempt.moved_at.get(key, 0.0)
+        for key, seen in attempt.signs.items()
+        if key[0] in _WORK and seen.sign.state is not SignState.MOVING
+    )
+    last = max(moments, default=0.0)
+    return last if last > attempt.last_progress + _LAST_WORK_SECONDS else 0.0
 
 
 def witness_reports(job: Job, finding: Finding, settings: Settings) -> WitnessReports:

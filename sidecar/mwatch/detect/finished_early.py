@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from mwatch.detect.shared.causes import cause_of_reason, has_trained
 from mwatch.detect.shared.evidence import of_exit, of_gone
+from mwatch.detect.shared.progress import cadence
 from mwatch.detect.shared.root_cause import root_cause
 from mwatch.model.event import ASKED_EXITS
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
@@ -57,7 +58,9 @@ def _is_before_the_end(job: Job) -> bool:
     if total is None:
         return False
     done = max(attempt.iteration or 0, attempt.resumed_from or 0)
-    if done >= total or (attempt.steps and total - done < (job.layout.log_interval or 1)):
+    known = cadence(job)
+    apart = job.layout.log_interval or (known.iterations if known is not None else 1)
+    if done >= total or (attempt.steps and total - done < apart):
         return False  # the last ones are too few for a line
     return has_trained(attempt) or not attempt.evaluations  # `--skip-train` only evaluates
 

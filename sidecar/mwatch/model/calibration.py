@@ -189,12 +189,19 @@ class Calibration:
     def restart_cost(self, settings: Settings) -> float:
         """Seconds that a restart costs: start, load, first step, recomputed steps. A job without a
         first step so far uses the default."""
-        slots = (DeadlineSlot.STARTING, DeadlineSlot.LOADING, DeadlineSlot.FIRST_STEP)
+        slots = (DeadlineSlot.LOADING, DeadlineSlot.FIRST_STEP)
         cost = sum(self.durations[slot].median() or 0.0 for slot in slots)
-        cost += self.recomputed.median() or 0.0
+        cost += self._start_seconds() + (self.recomputed.median() or 0.0)
         if not self.durations[DeadlineSlot.FIRST_STEP]:
             return max(cost, settings.act.default_restart_cost_seconds)
         return max(cost, settings.act.min_restart_cost_seconds)
+
+    def _start_seconds(self) -> float:
+        """A start that loads has two parts, before and after; each was learnt by itself."""
+        parts = self.durations[DeadlineSlot.STARTING]
+        starts = len(self.durations[DeadlineSlot.FIRST_STEP])
+        each = round(len(parts) / starts) if starts else 1
+        return max(1, each) * (parts.median() or 0.0)
 
     def resize_batch(self, batch_size: int) -> None:
         """Scale the times up with a larger batch; those of a smaller one are learnt again."""

@@ -227,6 +227,8 @@ class Attempt:
     """Streams that cannot be reached: the state of their ranks is unknown."""
     signs: dict[tuple[SignSource, int | None, str], SignSeen] = field(default_factory=dict)
     """Newest report by source, rank and stream."""
+    moved_at: dict[tuple[SignSource, int | None, str], float] = field(default_factory=dict)
+    """When each of these last reported that something moves."""
     released_at: float = 0.0
     """When a person last let go of it: a debugger left, or a stopped command was continued."""
     held_seconds: float = 0.0  # how long it was held before that, since the last progress

@@ -344,6 +344,8 @@ def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
             since = before.since
         elif before.sign.state in _HELD:
             _released(job.attempt, before, at)
+    if sign.state is SignState.MOVING:
+        job.attempt.moved_at[key] = at
     job.attempt.signs[key] = SignSeen(at, stream.name, sign, since)
 
 
