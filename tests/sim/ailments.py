@@ -48,6 +48,11 @@ class Ailments:
                 return fault.size
         return 1.0
 
+    @property
+    def is_much_slower(self) -> bool:
+        fault = self._faults.get("much_slower")
+        return fault is not None and fault in self.begun
+
     def evaluating(self) -> Posture:
         """One that waits for its data leaves the GPUs idle, and maybe the CPUs."""
         fault = self._faults.get("idle_evaluation")

@@ -125,8 +125,8 @@ class Runner:
         job, stage = self.watch.engine.job, self.watch.stage
         spent = ledger.time_spent(job, stage.now)
         wall = spent.wall_seconds
-        if wall <= 0 or stage.blinded:
-            return None
+        if wall <= 0 or stage.blinded or self.plan.shape.flavour:
+            return None  # other trainers print neither when steps begin nor how long they take
         booked, done = spent.seconds[Spent.TRAINING], stage.done
         least = done.good_seconds - done.doubtful_seconds
         most = (

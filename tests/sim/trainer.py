@@ -180,6 +180,8 @@ class Trainer:
         began = stage.now
         usual, tail = self._step_seconds()
         slow = self.ailments.slowness(self.weights.iteration + 1)
+        if self.ailments.is_much_slower:  # lost or worked: both are true of such a step
+            stage.done.paused_seconds += usual * (slow - 1.0)
         if is_first:
             compiling = shape.first_step_seconds * self.chance.lognormvariate(0.0, 0.1)
             yield from self.spend(compiling, JobPhase.FIRST_STEP)
