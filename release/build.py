@@ -27,7 +27,7 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 import mwatch
-from mwatch.shipped import Kind, files
+from mwatch.shipped import Kind, contents, files
 from mwatch_trainer import zipapp_build
 from release.sbom import write_sbom
 
@@ -71,11 +71,11 @@ def build(target: Path) -> list[Path]:
 
 def package_chart(chart: str, target: Path, epoch: int) -> None:
     """Write NAME-VERSION.tgz, with all files under NAME/ and Chart.yaml first."""
-    there = {name: path for name, path in files(Kind.CHARTS).items() if name.parts[0] == chart}
+    there = {name: data for name, data in contents(Kind.CHARTS).items() if name.parts[0] == chart}
     about = PurePosixPath(chart, "Chart.yaml")
-    version = yaml.safe_load(there[about].read_text("utf-8"))["version"]
+    version = yaml.safe_load(there[about])["version"]
     names = [about, *(name for name in there if name != about and name.name != ".helmignore")]
-    content = {str(name): (there[name].read_bytes(), 0o644) for name in names}
+    content = {str(name): (there[name], 0o644) for name in names}
     (target / f"{chart}-{version}.tgz").write_bytes(_tar_gz(content, epoch))
 
 

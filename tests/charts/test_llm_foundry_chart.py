@@ -66,12 +66,17 @@ def command(*words: str) -> list[str]:
 
 @pytest.mark.parametrize("mode", ["observe", "act"])
 @pytest.mark.parametrize("sidecar", ["native", "container"])
-@pytest.mark.parametrize("more", [[], sets("resources.cpu=90", "resources.memory=800Gi")])
+@pytest.mark.parametrize(
+    "more", [sets("mwatch.wrapper=image"), sets("resources.cpu=90", "resources.memory=800Gi")]
+)
 def test_wrapper_and_sidecar_are_what_inject_would_add(
     mode: str, sidecar: str, more: list[str]
 ) -> None:
     plain = rendered_text(CHART, *more, *sets("mwatch.enabled=false"), name="mpt")
-    wish = InjectRequest("mwatch:0.1.0", "native" if sidecar == "native" else "container")
+    wish = InjectRequest(
+        "mwatch:0.1.0", "native" if sidecar == "native" else "container",
+        wrapper="image" if "mwatch.wrapper=image" in more else "configmap",
+    )  # fmt: skip
     changed = inject_text(plain, "job.yaml", wish._replace(mode="act" if mode == "act" else None))
     injected = only(list(yaml.safe_load_all(changed.text)), "PyTorchJob")
     del injected["metadata"]["annotations"]["mwatch.dev/injected"]
@@ -120,8 +125,11 @@ def test_the_container_ends_with_the_exit_code_of_composer(tmp_path: Path, watch
     (tmp_path / "bin" / "composer").write_text(FAKE_COMPOSER)
     (tmp_path / "bin" / "composer").chmod(0o755)
     build(str(tmp_path / "mwatch-run.pyz"))
+    ours = {"/etc/mwatch-run/": f"{tmp_path}/", "/mwatch/": f"{tmp_path}/"}
     made = trainer(job(*sets(f"mwatch.enabled={watched}")))
-    words = [each.replace("/mwatch/", f"{tmp_path}/") for each in made["command"]]
+    words = list(made["command"])
+    for theirs, folder in ours.items():
+        words = [each.replace(theirs, folder) for each in words]
     given = {each["name"]: each["value"] for each in made["env"] if "value" in each}
     if watched == "true":
         given |= {"MWATCH_DIR": str(tmp_path), "MWATCH_CONTROLLER": "", "MWATCH_JOB": "mpt"}
@@ -130,7 +138,7 @@ def test_the_container_ends_with_the_exit_code_of_composer(tmp_path: Path, watch
         words, env={**given, "PATH": path}, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 17, done.stderr
-    assert "unwatched" not in done.stderr
+    assert "not watched" not in done.stderr
 
 
 def test_ranks_and_address_are_the_operators_own() -> None:
@@ -186,7 +194,7 @@ def test_data_and_checkpoints_may_share_a_claim() -> None:
     spec = pods(made)[0]["spec"]
     claims = [each for each in spec["volumes"] if "persistentVolumeClaim" in each]
     assert len(claims) == 1
-    (sidecar,) = [each for each in spec["initContainers"] if each["name"] == "mwatch"]
+    (sidecar,) = [each for each in spec["containers"] if each["name"] == "mwatch"]
     assert {"name": "data", "mountPath": "/data", "readOnly": True} in sidecar["volumeMounts"]
 
 
@@ -218,7 +226,7 @@ REFUSALS = [
     (sets("job.backoffLimit=1"), "one restart of all 2 pods counts as 2"),
     (sets("resources.gracePeriodSeconds=30"), "minimum"),
     (
-        ["--kube-version", "1.28.0"],
+        ["--kube-version", "1.28.0", *sets("mwatch.sidecar=native")],
         "does not support native sidecars: set mwatch.sidecar=container",
     ),
     (sets("mwatch.mode=kill"), "must be one of 'observe', 'act'"),

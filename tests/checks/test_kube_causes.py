@@ -67,7 +67,7 @@ def test_pods_that_run_or_crash_are_no_cause_of_kubernetes(name: str) -> None:
 
 
 def test_there_is_one_function_for_each_cause() -> None:
-    assert len({cause.__name__ for cause in ALL}) == 7
+    assert len({cause.__name__ for cause in ALL}) == 8
 
 
 def test_a_crash_loop_an_oom_and_an_eviction_for_memory_are_left_to_the_others() -> None:

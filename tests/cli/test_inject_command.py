@@ -35,18 +35,19 @@ def mwatch(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
 def test_a_manifest_in_and_a_manifest_out_and_back() -> None:
     done = mwatch("inject", "-f", JOB)
     assert done.returncode == 0
-    assert "no cluster was asked" in done.stderr
+    assert "names no registry: nodes look for it at docker.io" in done.stderr
     assert f"{JOB}:21: warning: elasticPolicy" in done.stderr
     back = mwatch("uninject", given=done.stdout)
     assert (back.returncode, back.stdout) == (0, text_of("hyperpod.yaml"))
 
 
-def test_a_flag_decides_without_a_word_about_clusters() -> None:
-    done = mwatch("inject", "-f", JOB, "--sidecar", "container", "--image", "mwatch:7")
-    assert "cluster" not in done.stderr.replace(JOB, "")
+def test_a_native_sidecar_comes_with_a_word_about_failed_pulls() -> None:
+    done = mwatch("inject", "-f", JOB, "--sidecar", "native", "--image", "example.com/mwatch:7")
+    assert "a native sidecar holds the whole pod back while its image" in done.stderr
+    assert "no cluster was asked" in done.stderr
     job = list(yaml.safe_load_all(done.stdout))[1]
     pod = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
-    assert [each["image"] for each in pod["containers"]] == ["aws-megatron-lm", "mwatch:7"]
+    assert [each["image"] for each in pod["initContainers"]] == ["example.com/mwatch:7"]
 
 
 def test_a_diff_is_plain_text_when_piped_and_writes_nothing(tmp_path: Path) -> None:
@@ -89,6 +90,7 @@ def test_json_has_objects_notes_and_findings() -> None:
         (["inject", "-f", JOB, "--only", "x"], "", "no job is called x"),
         (["inject", "-f", JOB, "--kubeconfig", "/no/file"], "", "no cluster"),
         (["inject", "--in-place"], "", "--in-place"),
+        (["inject", "-f", JOB, "--image", "My/Image"], "", "'My' is not lower-case letters"),
         (["diagnose", "-f", JOB, "logs"], "", "not both"),
     ],
 )
@@ -140,12 +142,15 @@ def test_diagnose_of_a_good_manifest_and_of_one_with_only_a_hint() -> None:
     assert (done.returncode, "info" in done.stdout) == (0, True)
 
 
-def test_the_form_of_the_sidecar_is_what_the_cluster_keeps() -> None:
-    assert choose("auto", ["PyTorchJob"], lambda _: True) == ("native", [])
-    form, said = choose("auto", ["JobSet", "PyTorchJob"], lambda kind: kind == "JobSet")
+def test_a_native_sidecar_is_used_if_the_cluster_keeps_it() -> None:
+    form, said = choose("native", ["PyTorchJob"], lambda _: True)
+    assert (
+        form == "native" and [each for each in said if "holds the whole pod back" in each] == said
+    )
+    form, said = choose("native", ["JobSet", "PyTorchJob"], lambda kind: kind == "JobSet")
     assert form == "container" and "drops native sidecars of a PyTorchJob" in said[0]
-    form, said = choose("auto", ["JobSet"], lambda _: None)
-    assert form == "native" and "cannot find out" in said[0]
+    form, said = choose("native", ["JobSet"], lambda _: None)
+    assert form == "native" and "cannot find out" in said[-1]
     assert choose("container", ["JobSet"], lambda _: True) == ("container", [])
 
 
@@ -153,5 +158,5 @@ def test_a_cluster_that_does_not_let_us_ask_is_reported() -> None:
     def forbidden(_: str) -> bool | None:
         raise NoPermission("may not create pytorchjobs; ask for that right")
 
-    form, said = choose("auto", ["PyTorchJob"], forbidden)
-    assert form == "native" and "may not create" in said[0]
+    form, said = choose("native", ["PyTorchJob"], forbidden)
+    assert form == "native" and "may not create" in said[-1]

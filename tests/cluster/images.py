@@ -20,12 +20,17 @@ TRAINER = "localhost/trainer:test"
 _ROOT = Path(__file__).resolve().parents[2]
 # busybox has an nslookup of its own, which its shell prefers and which fails on search domains.
 _NSLOOKUP = b'#!/bin/sh\nexec getent ahostsv4 "$1"\n'
+# busybox has none.
+_PRINTENV = b'#!/bin/sh\neval "echo \\"\\${$1}\\""\n'
 # Packages are found as in an image that has them installed, whatever PYTHONPATH a pod sets.
 _PYTHON = """#!/bin/sh
 export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}/opt/packages"
 exec {program} "$@"
 """
-_BUSYBOX = ("seq", "sleep", "cat", "ls", "cp", "mkdir", "chmod", "ps", "kill", "env", "true", "rm")
+_BUSYBOX = (
+    "seq", "sleep", "cat", "ls", "cp", "mkdir", "mkfifo", "chmod", "ps", "kill", "env", "true",
+    "rm",
+)  # fmt: skip
 _NAMES = b"hosts: files dns\n"
 
 
@@ -78,6 +83,7 @@ def _add_shell(layer: Layer) -> None:
     if str(programs[1]) != "/usr/bin/getent":
         layer.link("usr/bin/getent", str(programs[1]))
     layer.data("bin/nslookup", _NSLOOKUP)
+    layer.data("bin/printenv", _PRINTENV)
     layer.file("bin/busybox", tools().root / "bin" / "busybox")
     for name in _BUSYBOX:
         layer.link(f"bin/{name}", "busybox")

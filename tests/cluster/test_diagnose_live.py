@@ -29,6 +29,7 @@ import pytest
 
 from cluster.images import MWATCH
 from cluster.kubectl import Kubectl
+from cluster.wrapper import provide
 from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text
 from support.repository.manifest_files import objects_in
@@ -233,6 +234,7 @@ def test_sidecars_are_asked_by_the_proxy_of_the_api_server(
     template["containers"][0]["volumeMounts"] = [{"name": "ckpt", "mountPath": "/ckpt"}]
     template["containers"][0]["args"] = ["--save", "/ckpt", "--load", "/ckpt"]
     wish = InjectRequest(MWATCH, "native", python=PYTHON)
+    provide(cluster, "default")
     cluster.apply(*objects_in(inject_text(json.dumps(content), "job.json", wish).text))
     try:
         body = told(

@@ -18,9 +18,10 @@ from cluster.binaries import OPERATOR, OPERATOR_MODULE, module_folder
 from cluster.control_plane import ControlPlane
 from cluster.dry_run import Refused, stored
 from cluster.kube_things import wait_for
+from mwatch.kube.installed import Installed
 from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import uninject_text
-from mwatch.operate.inject import Keeps, cluster_keeps, inject
+from mwatch.operate.inject import inject, installed
 from support.repository.manifest_files import (
     FILES,
     FOLDER,
@@ -63,11 +64,13 @@ def install_operator(plane: ControlPlane, version: str) -> None:
     """Another version in the place of one takes the server a moment."""
     apply(plane, module_folder(OPERATOR_MODULE, version) / _OPERATOR_CRD)
     ask = asking(plane)
-    wait_for(lambda: ask("PyTorchJob") is KEEPS_NATIVE[version], f"the CRD of {version}")
+    wait_for(
+        lambda: ask.keeps_native("PyTorchJob") is KEEPS_NATIVE[version], f"the CRD of {version}"
+    )
 
 
-def asking(plane: ControlPlane) -> Keeps:
-    found = cluster_keeps(str(plane.kubeconfig("admin")), None, "default")
+def asking(plane: ControlPlane) -> Installed:
+    found = installed(str(plane.kubeconfig("admin")), None, "default")
     assert found is not None
     return found
 
@@ -105,10 +108,10 @@ def _is_amount(path: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["aks.yaml", "hyperpod.yaml"])
-def test_auto_takes_the_form_that_the_operators_crd_keeps(
+def test_a_native_sidecar_is_used_where_the_operators_crd_keeps_it(
     api: ControlPlane, version: str, name: str
 ) -> None:
-    changed = inject(str(FOLDER / name), NATIVE, "auto", asking(api))
+    changed = inject(str(FOLDER / name), NATIVE, asking(api))
     has_native = KEEPS_NATIVE[version]
     assert (f'"sidecar":"{"native" if has_native else "container"}"') in changed.after
     assert any("drops native sidecars" in each for each in changed.result.notes) is not has_native
@@ -140,15 +143,15 @@ def test_the_other_kinds_pass_in_both_forms(
 
 @pytest.mark.parametrize("kind", ["JobSet", "TrainJob", "Job", "StatefulSet"])
 def test_the_other_kinds_keep_a_native_sidecar(api: ControlPlane, kind: str) -> None:
-    assert asking(api)(kind) is True
+    assert asking(api).keeps_native(kind) is True
 
 
 def test_a_kind_that_the_cluster_does_not_have_is_unknown(api: ControlPlane) -> None:
-    assert asking(api)("Unknown") is None
+    assert asking(api).keeps_native("Unknown") is None
 
 
 def test_nothing_was_made_by_asking(api: ControlPlane) -> None:
-    asking(api)("Job")
+    asking(api).keeps_native("Job")
     assert api.kubectl.get("jobs")["items"] == []
 
 

@@ -20,6 +20,7 @@ import pytest
 from cluster.given import given_images, is_given
 from cluster.images import MWATCH
 from cluster.kubectl import Kubectl
+from cluster.wrapper import provide
 from mwatch.manifests.parts import InjectRequest, Sidecar
 from mwatch.manifests.whole import inject_text
 from support.repository.manifest_files import objects_in
@@ -79,6 +80,7 @@ def jobs(cluster: Kubectl) -> Iterator[Kubectl]:
         made += injected(job(f"fails-{form}", "exit 7"), form)
         made += injected(pytorchjob(f"pair-{form}", "echo trained; sleep 1"), form)
         made += injected(pytorchjob(f"again-{form}", ONCE, pods=1), form)
+    provide(cluster, "default")
     cluster.apply(*made)
     yield cluster
     given = json.dumps({"apiVersion": "v1", "kind": "List", "items": made})
@@ -134,6 +136,6 @@ def test_a_trainer_that_is_started_again_in_its_pod_keeps_its_sidecar(
 ) -> None:
     wait_for(jobs, "condition=Succeeded", f"pytorchjob/again-{form}")
     status = jobs.get("pod", f"again-{form}-worker-0")["status"]
-    every = [*status["containerStatuses"], *status["initContainerStatuses"]]
+    every = [*status["containerStatuses"], *status.get("initContainerStatuses", ())]
     restarts = {each["name"]: each["restartCount"] for each in every}
     assert (restarts["pytorch"], restarts["mwatch"]) == (1, 0)

@@ -34,6 +34,7 @@ from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text
 from mwatch_gpt.data import index_file
 from mwatch_gpt.data.tool import main as make_data
+from release.build import package_chart
 from support.repository.chart_renders import CHARTS, sets
 from support.repository.manifest_files import objects_in
 from support.runs.dataset_runs import STEPS, lines
@@ -142,13 +143,15 @@ def place(
         "rbac.people=true", "controller.pollSeconds=1", "monitoring.dashboards.enabled=false"
     )
     with server.serving():
-        helm("install", "mwatch", str(CHARTS / "mwatch"), *_IMAGE, *chart, namespace=NAMESPACE)
+        package_chart("mwatch", files, epoch=0)
+        (packaged,) = files.glob("mwatch-*.tgz")
+        helm("install", "mwatch", str(packaged), *_IMAGE, *chart, namespace=NAMESPACE)
         made = Place(cluster, helm, folder, server, a_person(cluster, files))
         urls = [{"url": f"{server.url}/{name}"} for name in ("first.jsonl", "second.jsonl.gz")]
         dataset(made, "corpus", *sets(f"files={json.dumps(urls)}"))
         dataset(made, "bad", *sets('files=[{"path": "/data/own/*.jsonl"}]'))
         watched = json.dumps(pytorchjob(JOB, trainer("time.sleep(600)")))
-        wish = InjectRequest(MWATCH, "native", python=PYTHON)
+        wish = InjectRequest(MWATCH, python=PYTHON)
         injected = inject_text(watched, "job.json", wish).text
         cluster("apply", "-n", NAMESPACE, "-f", "-", given=json.dumps(as_list(injected)))
         yield made

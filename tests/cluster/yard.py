@@ -20,6 +20,7 @@ from cluster.controller_deployment import FLEET, KEPT, Controller
 from cluster.kubectl import Kubectl
 from cluster.training import READER, Training
 from cluster.training_job import CLAIM, SAVE, Trainer
+from cluster.wrapper import provide
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SIZE = "5Gi"
@@ -41,6 +42,7 @@ class Yard:
         named = {"name": self.namespace}
         self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": named})
         self.cluster.apply(self._volume(), self._claim(), self._reader())
+        provide(self.cluster, self.namespace)
         self.controller.install()
         ready = ("wait", "--for=condition=Ready", f"pod/{READER}", "--timeout=60s")
         self.cluster(*ready, "-n", self.namespace, seconds=70)
@@ -53,7 +55,7 @@ class Yard:
         self.cluster("delete", "pv", self.namespace, "--wait=false")
 
     def start(
-        self, job: Mapping[str, Any], *, mode: str = "act", sidecar: str = "auto"
+        self, job: Mapping[str, Any], *, mode: str = "act", sidecar: str = "container"
     ) -> Training:
         given = self.inject(job, mode, sidecar)
         self.cluster("apply", "-n", self.namespace, "-f", "-", given=given)

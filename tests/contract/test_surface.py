@@ -42,7 +42,7 @@ SURFACE = {
     "inject": HELP
     | MANIFEST
     | {"--image", "--sidecar", "--mode", "--controller", "--container", "--checkpoints"}
-    | {"--python", "--namespace", "-n", "--kubeconfig", "--context"},
+    | {"--python", "--wrapper", "--namespace", "-n", "--kubeconfig", "--context"},
     "uninject": HELP | MANIFEST,
     "diagnose": (RECORDED - {"DIR|LOG...|-"})
     | CLUSTER

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from mwatch.cli.render.jobs import render_fleet
@@ -80,6 +81,19 @@ def test_without_a_sidecar_it_is_not_known_and_the_command_is_named() -> None:
     line = of_sidecars(JOB, facts(*told), told)
     assert line.cause == "unknown"
     assert "mwatch diagnose train" in line.summary
+
+
+def test_pods_that_train_without_the_wrapper_are_not_watched() -> None:
+    alone = answering("train-0", at=5.0)
+    assert alone.snapshot is not None
+    view = msgspec.structs.replace(alone.snapshot.view, unwatched="no Python here")
+    told = [
+        alone._replace(snapshot=replace(alone.snapshot, view=view)),
+        answering("train-1", at=5.0),
+    ]
+    line = of_sidecars(JOB, facts(*told), told)
+    assert line.cause == "blind"
+    assert line.summary == "not watched: 1 of 2 pods train without mwatch: no Python here"
 
 
 def test_kubernetes_knows_what_is_over_suspended_or_failed() -> None:

@@ -229,6 +229,36 @@ def test_a_container_that_the_kernel_killed_without_a_word_is_out_of_memory() ->
     assert fleet.cause == "oom"
 
 
+def test_a_pod_whose_sidecar_cannot_be_pulled_trains_and_is_not_watched() -> None:
+    """Kubernetes calls it Pending, although its trainer runs."""
+    fleet = Fleet(2)
+    sidecar = container(name="mwatch", is_running=False, waiting="ErrImagePull", waiting_text="no")
+    for pod in fleet.pods:
+        pod.answers = False
+        fleet.replace(pod.name, phase="Pending", containers=(container(), sidecar))
+    fleet.run(30)
+    assert fleet.cause == "blind" and fleet.watch.phase is None
+    found = fleet.watch.verdict
+    assert found is not None and found.summary.startswith("not watched: train-0 trains, but its ")
+    assert "(ErrImagePull: no)" in found.summary
+    assert "kubectl set image -n ns pod/train-0 mwatch=IMAGE" in found.summary
+    assert fleet.decision.action is Action.NONE
+    fleet.replace("train-0", containers=(container(is_running=False, waiting="x"), sidecar))
+    fleet.replace("train-1", containers=(container(is_running=False, waiting="x"), sidecar))
+    fleet.run(5)
+    assert fleet.cause == "image", "nothing runs: that is the image's fault"
+
+
+def test_trainers_without_the_wrapper_are_not_watched() -> None:
+    fleet = Fleet(2, has_probe=False, has_log=False, unwatched="no Python here")
+    fleet.pods[-1].prints = False
+    fleet.run(30)
+    found = fleet.watch.verdict
+    assert found is not None and found.cause.value == "blind"
+    assert found.summary == "not watched: 2 of 2 pods train without mwatch: no Python here"
+    assert fleet.decision.action is Action.NONE
+
+
 def test_a_container_that_was_restarted_before_we_came_is_not_reported() -> None:
     fleet = Fleet(2)
     for name in fleet.kube:

@@ -40,18 +40,32 @@ TRAINERS = {
 }
 
 
+COPIED = NATIVE._replace(wrapper="image")
+
+
 def test_every_file_of_the_tests_is_in_the_tables() -> None:
     assert set(FILES) == set(KINDS) == set(TRAINERS)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_native_sidecar_is_an_init_container_that_always_restarts(name: str) -> None:
-    pod = pods_of(injected(name).text, KINDS[name])[-1]
+    pod = pods_of(injected(name, COPIED).text, KINDS[name])[-1]
     assert [each["name"] for each in pod["initContainers"]][:2] == ["mwatch-copy", "mwatch"]
     sidecar = named(pod["initContainers"], "mwatch")
     assert sidecar["restartPolicy"] == "Always"
     assert "mwatch" not in [each["name"] for each in pod["containers"]]
     assert "MWATCH_UNTIL_FINAL" not in variables(sidecar)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_by_default_nothing_of_ours_stands_before_the_trainer(name: str) -> None:
+    pod = pods_of(injected(name, InjectRequest("mwatch:test")).text, KINDS[name])[-1]
+    ours = {"mwatch", "mwatch-copy"} & {each["name"] for each in pod.get("initContainers", ())}
+    assert not ours
+    wrapper = {"name": "mwatch-run", "configMap": {"name": "mwatch-run", "optional": True}}
+    assert wrapper in pod["volumes"]
+    mount = {"name": "mwatch-run", "mountPath": "/etc/mwatch-run", "readOnly": True}
+    assert mount in named(pod["containers"], TRAINERS[name])["volumeMounts"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -64,7 +78,9 @@ def test_a_plain_sidecar_ends_with_the_trainer(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("wish", [NATIVE, PLAIN], ids=["native", "container"])
+@pytest.mark.parametrize(
+    "wish", [COPIED, COPIED._replace(sidecar="container")], ids=["native", "container"]
+)
 def test_the_sidecar_asks_for_little_and_has_no_probe(name: str, wish: InjectRequest) -> None:
     for pod in pods_of(injected(name, wish).text, KINDS[name])[-1:]:
         everyone = [*pod["containers"], *pod["initContainers"]]
@@ -222,7 +238,7 @@ def test_rights_that_the_trainer_gives_up_are_given_up_beside_it() -> None:
         "runAsUser: 1000, runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}, "
         "capabilities: {drop: [ALL], add: [IPC_LOCK]}",
     )
-    (pod,) = pods_of(inject_text(text, "f", NATIVE).text, "StatefulSet")
+    (pod,) = pods_of(inject_text(text, "f", COPIED).text, "StatefulSet")
     for name in ("mwatch-copy", "mwatch"):
         assert named(pod["initContainers"], name)["securityContext"] == {
             "runAsUser": 1000, "runAsNonRoot": True, "allowPrivilegeEscalation": False,

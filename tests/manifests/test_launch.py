@@ -4,15 +4,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from mwatch.manifests.parts import InjectRequest, launch
+from mwatch.sources.wrapper_files import read_unwatched
 from mwatch_trainer.zipapp_build import build
 from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log
 from support.waiting import until
@@ -25,18 +27,24 @@ while True: time.sleep(0.05)
 """
 
 
+class Pod(NamedTuple):
+    volume: Path
+    configmap: Path
+
+    def words(self, python: str | None = None, mode: str = "observe") -> list[str]:
+        made = launch(InjectRequest("i", python=python), mode, 60)
+        ours = [each.replace("/etc/mwatch-run/", f"{self.configmap}/") for each in made]
+        return [each.replace("/mwatch/", f"{self.volume}/") for each in ours]
+
+
 @pytest.fixture
-def volume(tmp_path: Path) -> Path:
-    folder = tmp_path / "mwatch"
-    folder.mkdir()
-    (folder / "trainer.log").touch()
-    build(str(folder / "mwatch-run.pyz"))
-    return folder
-
-
-def words(volume: Path, python: str | None = None, mode: str = "observe") -> list[str]:
-    made = launch(InjectRequest("i", python=python), mode, 60)
-    return [each.replace("/mwatch/", f"{volume}/") for each in made]
+def pod(tmp_path: Path) -> Pod:
+    made = Pod(tmp_path / "volume", tmp_path / "configmap")
+    made.volume.mkdir()
+    made.configmap.mkdir()
+    (made.volume / "trainer.log").touch()
+    build(str(made.configmap / "mwatch-run.pyz"))
+    return made
 
 
 def variables(volume: Path, **more: str) -> dict[str, str]:
@@ -46,24 +54,28 @@ def variables(volume: Path, **more: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("mode", ["observe", "act"])
-def test_the_command_runs_under_the_wrapper(volume: Path, mode: str) -> None:
+def test_the_command_runs_under_the_wrapper(pod: Pod, mode: str) -> None:
+    volume = pod.volume
+    (volume / "unwatched").write_text("as an earlier container of the pod was\n")
     done = subprocess.run(
-        [*words(volume, mode=mode), "bash", "-c", 'echo "$0 said $1"; exit 5', "a b", "$x"],
+        [*pod.words(mode=mode), "bash", "-c", 'echo "$0 said $1"; exit 5', "a b", "$x"],
         env=variables(volume), capture_output=True, timeout=LIMIT_SECONDS, check=False,
     )  # fmt: skip
     assert done.returncode == 5
     assert done.stdout == b"a b said $x\n"
     assert attempt(volume)["exit"]["code"] == 5
+    assert read_unwatched(str(volume)) is None
 
 
 def test_the_shell_becomes_the_wrapper_and_sigterm_reaches_the_trainer(
-    volume: Path, tmp_path: Path
+    pod: Pod, tmp_path: Path
 ) -> None:
+    volume = pod.volume
     file = tmp_path / "trainer.py"
     file.write_text(TRAINER)
     script = f"set -e\necho begin\n{sys.executable} {file} | tee {tmp_path}/copy\necho after\n"
     with subprocess.Popen(
-        [*words(volume), "bash", "-c", script], env=variables(volume), stdout=subprocess.DEVNULL
+        [*pod.words(), "bash", "-c", script], env=variables(volume), stdout=subprocess.DEVNULL
     ) as process:
         try:
             until(lambda: b"ready" in log(volume))
@@ -75,33 +87,78 @@ def test_the_shell_becomes_the_wrapper_and_sigterm_reaches_the_trainer(
     assert b"saved" in log(volume) and b"after" in log(volume)
 
 
-@pytest.mark.parametrize("case", ["no wrapper", "no python"])
-def test_without_wrapper_or_python_the_command_runs_as_it_is(
-    volume: Path, tmp_path: Path, case: str
-) -> None:
-    """The trainer is sacred: it runs, and one line says that nobody watches it."""
-    python = None
+def _break(pod: Pod, case: str, tmp_path: Path) -> str | None:
+    """The Python to ask for, in a pod where the wrapper cannot be used."""
+    wrapper = pod.configmap / "mwatch-run.pyz"
     if case == "no wrapper":
-        (volume / "mwatch-run.pyz").unlink()
-    else:
-        python = str(tmp_path / "no-such-python")
-    done = subprocess.run(
-        [*words(volume, python, "act"), "sh", "-c", "echo $1; exit 3", "zero", "one two"],
-        env=variables(volume), capture_output=True, timeout=LIMIT_SECONDS, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (3, b"one two\n")
-    assert b"unwatched" in done.stderr
+        wrapper.unlink()
+    elif case == "cut wrapper":
+        wrapper.write_bytes(wrapper.read_bytes()[:100_000])
+    elif case == "no python":
+        return str(tmp_path / "no-such-python")
+    elif case == "old python":
+        old = tmp_path / "python"
+        old.write_text("#!/bin/sh\nexit 1\n")  # what sys.exit(version < 3.8) comes to
+        old.chmod(0o755)
+        return str(old)
+    return None
 
 
-def test_a_python_that_is_too_old_is_not_used(volume: Path, tmp_path: Path) -> None:
-    old = tmp_path / "bin" / "python3"
-    old.parent.mkdir()
-    old.write_text("#!/bin/sh\nexit 1\n")  # what sys.exit(version < 3.8) comes to
-    old.chmod(0o755)
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ("no wrapper", "the namespace has no ConfigMap mwatch-run"),
+        ("cut wrapper", "is damaged"),
+        ("no python", "no Python 3.8"),
+        ("old python", "no Python 3.8"),
+    ],
+)
+def test_where_the_wrapper_cannot_be_used_the_command_runs_alone_and_the_sidecar_knows_why(
+    pod: Pod, tmp_path: Path, case: str, why: str
+) -> None:
+    volume = pod.volume
+    python = _break(pod, case, tmp_path)
+    script = "echo $1; read answer; exit 3"
+    with subprocess.Popen(
+        [*pod.words(python, "act"), "sh", "-c", script, "zero", "one two"],
+        env=variables(volume, MWATCH_RESTART_POLICY="Never"),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "one two\n"
+            found = read_unwatched(str(volume))
+            assert found is not None and why in found.why
+            assert (found.restart_policy, found.is_running) == ("Never", True)
+            _, told = process.communicate("go\n", timeout=LIMIT_SECONDS)
+        finally:
+            process.kill()
+    assert process.returncode == 3
+    assert f"not watched: {found.why}" in told
+    assert read_unwatched(str(volume)) == found._replace(is_running=False)
+
+
+def test_a_volume_that_cannot_be_written_does_not_keep_the_command_from_running(pod: Pod) -> None:
+    (pod.configmap / "mwatch-run.pyz").unlink()
+    gone = Pod(pod.volume / "gone", pod.configmap)
     done = subprocess.run(
-        [*words(volume), "echo", "trained"],
-        env=variables(volume, PATH=f"{old.parent}:{os.environ['PATH']}"),
-        capture_output=True, timeout=LIMIT_SECONDS, check=False,
+        [*gone.words(), "echo", "trained"],
+        env=variables(gone.volume), capture_output=True, timeout=LIMIT_SECONDS, check=False,
     )  # fmt: skip
-    assert done.stdout == b"trained\n"
-    assert done.returncode == 0
+    assert (done.returncode, done.stdout) == (0, b"trained\n")
+
+
+def test_a_wrapper_that_fails_by_itself_leaves_word_too(pod: Pod, tmp_path: Path) -> None:
+    wrapper, cut = pod.configmap / "mwatch-run.pyz", tmp_path / "cut.pyz"
+    with zipfile.ZipFile(wrapper) as whole, zipfile.ZipFile(cut, "w") as part:
+        for each in whole.infolist():
+            if "wrapper/wrapper" not in each.filename:
+                part.writestr(each, whole.read(each))
+    cut.replace(wrapper)
+    done = subprocess.run(
+        [*pod.words(), "echo", "trained"],
+        env=variables(pod.volume), capture_output=True, timeout=LIMIT_SECONDS, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, b"trained\n")
+    found = read_unwatched(str(pod.volume))
+    assert found is not None and "the wrapper failed: " in found.why
+    assert found.is_running is False

@@ -91,7 +91,8 @@ def test_what_is_reported_is_what_was_meant() -> None:
     trainer = spec["containers"][0]
     assert trainer["command"][-3:] == ["torchrun", "--nproc-per-node=8", "train.py"]
     assert trainer["args"] == ["--save /data/run", "# not a comment\n\ntext\n"]
-    assert [each["name"] for each in spec["volumes"]] == ["data", "mwatch", "mwatch-token"]
+    names = [each["name"] for each in spec["volumes"]]
+    assert names == ["data", "mwatch", "mwatch-run", "mwatch-token"]
     assert objects_in(once)[0]["metadata"]["annotations"]["a/b"] == "true"
 
 

@@ -107,7 +107,9 @@ def test_a_runtime_of_the_same_file_is_changed_and_the_job_still_names_it() -> N
 def test_a_python_of_the_users_choice() -> None:
     wish = NATIVE._replace(python="/opt/conda/bin/python")
     (pod,) = pods_of(inject_text(text_of("hyperpod.yaml"), "f", wish).text, "PyTorchJob")
-    assert "for p in /opt/conda/bin/python;" in named(pod["containers"], "pytorch")["command"][2]
+    assert (
+        "; wrap /opt/conda/bin/python /mwatch/" in named(pod["containers"], "pytorch")["command"][2]
+    )
 
 
 def test_a_job_that_does_not_train_is_left_alone_unless_it_is_named() -> None:

@@ -31,9 +31,20 @@ CASES: dict[str, list[str]] = {
     "hyperpod": values_file("hyperpod"),
     **{
         name: OPTIONS[name]
-        for name in ("act", "plain sidecar", "guaranteed", "user", "exit codes", "none", "limits")
+        for name in (
+            "act",
+            "native sidecar",
+            "copied wrapper",
+            "guaranteed",
+            "user",
+            "exit codes",
+            "none",
+            "limits",
+        )
     },
-    "plain and acting": sets("mwatch.sidecar=container", "mwatch.mode=act"),
+    "native, copied and acting": sets(
+        "mwatch.sidecar=native", "mwatch.wrapper=image", "mwatch.mode=act"
+    ),
     "own grace": sets("mwatch.mode=act", "resources.gracePeriodSeconds=900"),
     "own folder": sets("storage.checkpoints.path=/checkpoints/team/gpt"),
 }
@@ -42,10 +53,10 @@ CASES: dict[str, list[str]] = {
 def wish_of(words: list[str]) -> InjectRequest:
     """What a user of inject would have asked for."""
     text = " ".join(words)
-    is_plain = "mwatch.sidecar=container" in text or "values-hyperpod" in text
-    form: Literal["container", "native"] = "container" if is_plain else "native"
+    form: Literal["container", "native"] = "native" if "sidecar=native" in text else "container"
+    wrapper: Literal["configmap", "image"] = "image" if "wrapper=image" in text else "configmap"
     mode: Literal["act", "observe"] = "act" if "mwatch.mode=act" in text else "observe"
-    return InjectRequest(f"mwatch:{__version__}", form, mode)
+    return InjectRequest(f"mwatch:{__version__}", form, mode, wrapper=wrapper)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -75,7 +86,7 @@ def _plain(tree: Any) -> Any:
 def test_the_comparison_sees_a_difference() -> None:
     watched = only(rendered(MEGATRON), "PyTorchJob")
     text = rendered_text(MEGATRON, *sets("mwatch.enabled=false"))
-    other = inject_text(text, "chart", InjectRequest("mwatch:other", "native", "observe"))
+    other = inject_text(text, "chart", InjectRequest("mwatch:other", "container", "observe"))
     injected = only(objects_in(other.text), "PyTorchJob")
     del injected["metadata"]["annotations"][INJECTED]
     assert _plain(watched) != _plain(injected)

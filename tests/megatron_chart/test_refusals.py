@@ -94,7 +94,8 @@ REFUSALS: dict[str, tuple[list[str], str]] = {
     "auto-resume's namespace": ([*HYPERPOD, *sets("hyperpod.autoResume=true")],
         "start with hyperpod, and this is training"),
     "one mount path": (sets("storage.data.mountPath=/checkpoints"), "are both /checkpoints"),
-    "old Kubernetes": (["--kube-version", "1.28.0"], "does not support native sidecars"),
+    "old Kubernetes": (["--kube-version", "1.28.0", *sets("mwatch.sidecar=native")],
+        "does not support native sidecars"),
     "two topologies": (
         sets("scheduling.topologyRequired=a", "scheduling.topologyPreferred=b"), "exclude each"),
     "topology without queue": (sets("scheduling.topologyRequired=a"), "scheduling.kueueQueue"),

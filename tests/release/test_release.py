@@ -8,6 +8,7 @@ The commands of the README run there too.
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import hashlib
 import json
@@ -39,7 +40,7 @@ import mwatch
 from mwatch.shipped import Kind, files
 from release.build import build
 from release.sbom import closure
-from support.repository.chart_renders import NO_HELM, helm, rendered_text
+from support.repository.chart_renders import NO_HELM, helm, rendered
 from support.repository.readme_examples import README, README_COLUMNS, Example, examples
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -278,7 +279,13 @@ def test_the_packaged_charts_render_as_their_folders(release: Path) -> None:
     if helm() is None:
         pytest.skip(NO_HELM)
     packed = release / f"mwatch-{mwatch.__version__}.tgz"
-    assert rendered_text(packed) == rendered_text(ROOT / "manifests/charts/mwatch")
+    folder = rendered(ROOT / "manifests/charts/mwatch")
+    found = rendered(packed)
+    (wrapper,) = [each for each in found if each not in folder]
+    assert (wrapper["kind"], wrapper["metadata"]["name"]) == ("ConfigMap", "mwatch-run")
+    data = base64.b64decode(wrapper["binaryData"]["mwatch-run.pyz"])
+    assert data == (release / "mwatch-run.pyz").read_bytes()
+    assert [each for each in found if each != wrapper] == folder
     for chart in CHARTS:
         done = run(str(helm()), "show", "chart", release / f"{chart.name}-0.1.0.tgz", cwd=release)
         assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -73,6 +74,24 @@ def test_it_may_end_by_itself_after_the_last_attempt_of_its_pod(tmp_path: Path) 
         assert until(lambda: "the last attempt of this pod has ended" in one.said)
         assert one.snapshot()["wrapper"]["is_final"] is True
         assert one.process.wait(PATIENCE) == 0
+
+
+def test_beside_a_command_without_the_wrapper_it_says_so_and_ends_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "mwatch"
+    folder.mkdir()
+    os.mkfifo(folder / "running")
+    held = os.open(folder / "running", os.O_RDWR)
+    (folder / "unwatched").write_text("no Python here\nNever\n")
+    with sidecar(folder, env=environment(MWATCH_UNTIL_FINAL="true")) as one:
+        try:
+            assert (
+                until(lambda: one.snapshot().get("view", {}).get("unwatched")) == "no Python here"
+            )
+            assert one.process.poll() is None
+        finally:
+            os.close(held)
+        assert one.process.wait(PATIENCE) == 0
+        assert "the last attempt of this pod has ended" in one.said
 
 
 def test_a_port_that_is_taken_gives_the_next(tmp_path: Path) -> None:

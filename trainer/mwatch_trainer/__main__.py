@@ -12,6 +12,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Sequence
 
+from mwatch_trainer import contract
 from mwatch_trainer.processes import children
 from mwatch_trainer.reporting import report
 from mwatch_trainer.wrapper.options import Options, parse
@@ -38,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # ours; the trainer must not pay for it
         why = f"{type(error).__name__}: {error}"
         report(f"internal error, the command goes on without mwatch: {why}")
+        if options.directory is not None and (wrapper is None or wrapper.child is None):
+            contract.leave_unwatched(options.directory, f"the wrapper failed: {why}")
         return _without_mwatch(options, wrapper)
 
 

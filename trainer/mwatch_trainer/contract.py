@@ -32,6 +32,10 @@ DUMP_REQUEST = "request.json"
 NODE_FOLDER = "node"
 NODE_PROCESSES = "processes.json"
 NODE_GPUS = "gpus.json"
+UNWATCHED = "unwatched"
+"""Why the command runs without the wrapper; the second line is the restart policy of the pod."""
+RUNNING = "running"
+"""A named pipe that a command without the wrapper holds open for reading until it ends."""
 
 OBSERVE = "observe"
 ACT = "act"
@@ -71,6 +75,18 @@ def write_json(path: str, document: Mapping[str, Any]) -> None:
     """Replace `path` atomically and synced. Raises OSError."""
     text = json.dumps({"version": VERSION, **document}, indent=1) + "\n"
     replace_file(path, text.encode(), is_synced=True)
+
+
+def leave_unwatched(directory: str, why: str) -> None:
+    """Tell the sidecar why the command that this process becomes is not watched."""
+    with contextlib.suppress(OSError):
+        policy = os.environ.get("MWATCH_RESTART_POLICY", "")
+        replace_file(os.path.join(directory, UNWATCHED), f"{why}\n{policy}\n".encode(), mode=0o644)
+        pipe = os.path.join(directory, RUNNING)
+        if not os.path.exists(pipe):
+            os.mkfifo(pipe)
+            os.chmod(pipe, 0o666)
+        os.set_inheritable(os.open(pipe, os.O_RDWR | os.O_NONBLOCK), True)
 
 
 def read_bytes(path: str, limit: int = MAX_JSON_BYTES) -> bytes | None:

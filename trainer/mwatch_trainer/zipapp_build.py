@@ -28,6 +28,11 @@ _NVML = "pynvml.py"
 
 def build(target: str) -> None:
     """Write the file. Raises OSError."""
+    contract.replace_file(target, content(), mode=0o755)
+
+
+def content() -> bytes:
+    """Return the file. Raises OSError."""
     sources = sorted([*_sources(), (_NVML, _nvml())])
     file = io.BytesIO(_START)
     with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
@@ -39,7 +44,7 @@ def build(target: str) -> None:
                 _add(archive, "__main__.py", data)
             elif name == _NVML:
                 _add(archive, "pynvml.LICENSE", _licence(data))
-    contract.replace_file(target, file.getvalue(), mode=0o755)
+    return file.getvalue()
 
 
 def _sources() -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Evidence, Finding, Severity
 from mwatch.model.kube.facts import KubeEvent, KubeFacts, KubeWorkload
 from mwatch.model.kube.node import KubeNode
-from mwatch.model.kube.pod import KubePod
+from mwatch.model.kube.pod import SIDECAR, KubePod
 from mwatch.model.phase import JobPhase
 
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -98,7 +98,7 @@ def kube_phase(facts: KubeFacts) -> JobPhase | None:
     pods = [pod for pod in facts.pods if not pod.is_deleting]
     if any(pod.unscheduled_reason == _GATED for pod in pods):
         return JobPhase.QUEUED
-    waits = [pod for pod in pods if pod.phase == "Pending"]
+    waits = [pod for pod in pods if pod.phase == "Pending" and not pod.trains_alone]
     return JobPhase.SCHEDULING if waits or len(pods) < job.pods_wanted else None
 
 
@@ -163,11 +163,29 @@ def volume(facts: KubeFacts) -> Finding | None:
 
 
 def image(facts: KubeFacts) -> Finding | None:
-    pods = [pod for pod in facts.pods if _image_trouble(pod) and not pod.is_deleting]
+    waits = [pod for pod in facts.pods if not pod.is_deleting and not pod.trains_alone]
+    pods = [pod for pod in waits if _image_trouble(pod)]
     if not pods:
         return None
     summary = f"{pods[0].name} cannot get its image: {_image_trouble(pods[0])}"
     return _found(Cause.IMAGE, summary, pods)
+
+
+def unwatched(facts: KubeFacts) -> Finding | None:
+    """The trainer runs, and mwatch's own container cannot start."""
+    pods = [pod for pod in facts.pods if pod.trains_alone and not pod.is_deleting]
+    if not pods:
+        return None
+    first = pods[0]
+    ours = next(each for each in first.containers if each.name == SIDECAR)
+    fix = f"kubectl set image -n {first.namespace} pod/{first.name} {SIDECAR}=IMAGE"
+    text = f": {ours.waiting_text}" if ours.waiting_text else ""
+    return _found(
+        Cause.BLIND,
+        f"not watched: {first.name} trains, but its container {SIDECAR} does not start "
+        f"({ours.waiting}{text[:200]}), and the pod cannot end; fix: {fix}",
+        pods,
+    )
 
 
 def unschedulable(facts: KubeFacts) -> Finding | None:
@@ -189,7 +207,7 @@ def unschedulable(facts: KubeFacts) -> Finding | None:
 
 
 ALL: tuple[Callable[[KubeFacts], Finding | None], ...] = (
-    deleted_by_user, suspended, preempted, drained, volume, image, unschedulable,
+    deleted_by_user, suspended, preempted, drained, volume, image, unwatched, unschedulable,
 )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from mwatch.model.checks import (
     RunningCheck,
 )
 from mwatch.model.kube.node import HYPERPOD_HEALTH, KubeNode
+from mwatch.model.kube.pod import SIDECAR
 from mwatch.model.observation import StoredCheckpoint
 from mwatch.model.snapshot.pod import DataFile, Mount
 
@@ -42,7 +43,6 @@ _OWN = frozenset({"overlay", "tmpfs", "ramfs", "rootfs"})
 _OVERDUE = 2.0
 _MIN_OVERDUE_SECONDS = 600.0
 _NO_SIDECAR = "no sidecar reports the volume; use mwatch inject"
-_SIDECAR = "mwatch"
 _TENSORBOARD = "--tensorboard-dir"
 _OF_A_CRD = ("PyTorchJob", "JobSet", "TrainJob")
 _LATE = 3.0
@@ -240,7 +240,7 @@ def _sidecar_kept(running: Running) -> Hits:
 
 def _is_pruned(replica: Replica) -> bool:
     containers = named(replica.pod.get("initContainers"))
-    ours = (each for each in containers if str(each.get("name")) == _SIDECAR)
+    ours = (each for each in containers if str(each.get("name")) == SIDECAR)
     return any(each.get("restartPolicy") != "Always" for each in ours)
 
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mwatch import __version__
 from mwatch.cli.json_output import write_json
 from mwatch.cli.options import Context, flag, option
 from mwatch.cli.terminal import write
@@ -38,12 +37,24 @@ InPlace = Annotated[bool, flag("--in-place", "Change FILE itself.")]
 Diff = Annotated[bool, flag("--diff", "Print what would change and write nothing.")]
 AsJson = Annotated[bool, flag("--json", "Print objects, notes and problems as JSON.")]
 Only = Annotated[list[str] | None, option("NAME", "Change this job only; repeatable.")]
-Image = Annotated[str, option("IMAGE", "Use this image of mwatch.")]
+Image = Annotated[
+    str,
+    option("IMAGE", "Use this image of mwatch; by default that of the controller in the cluster."),
+]
 Sidecar = Annotated[
-    Literal["auto", "native", "container"],
+    Literal["container", "native"],
     option(
-        "auto|native|container",
-        "Add the sidecar in this form; auto uses a native sidecar if the cluster supports it.",
+        "container|native",
+        "Add the sidecar in this form; while its image cannot be pulled, a native one keeps the "
+        "trainer from starting.",
+    ),
+]
+Wrapper = Annotated[
+    Literal["configmap", "image"],
+    option(
+        "configmap|image",
+        "Use the wrapper of the ConfigMap mwatch-run, or copy it from the image before the trainer "
+        "starts, which then needs that image.",
     ),
 ]
 Mode = Annotated[
@@ -73,8 +84,9 @@ Kubeconfig = Annotated[str | None, option("FILE", "Use this kubeconfig to ask th
 def inject(
     file: File = "-",
     *,
-    image: Image = f"mwatch:{__version__}",
-    sidecar: Sidecar = "auto",
+    image: Image = "",
+    sidecar: Sidecar = "container",
+    wrapper: Wrapper = "configmap",
     mode: Mode = None,
     controller: Controller = "http://mwatch-controller:9402",
     container: Container = None,
@@ -102,18 +114,17 @@ def inject(
 
     request = app.InjectRequest(
         image,
-        "native",
+        sidecar,
         mode,
         controller,
         container,
         checkpoints,
         python,
         tuple(only or ()),
+        wrapper,
     )
-    keeps = None
-    if sidecar == "auto":
-        keeps = app.cluster_keeps(kubeconfig, context, namespace)
-    changed = app.inject(file, request, sidecar, keeps)
+    cluster = app.installed(kubeconfig, context, namespace)
+    changed = app.inject(file, request, cluster)
     write_result(changed, place, diff=diff, as_json=as_json)
 
 

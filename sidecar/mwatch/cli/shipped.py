@@ -16,7 +16,7 @@ from typing import Annotated
 from mwatch.cli.options import argument, flag
 from mwatch.cli.terminal import table, write
 from mwatch.errors import InputError
-from mwatch.shipped import Kind, files
+from mwatch.shipped import Kind, contents, files
 
 _NEXT = {
     Kind.ALERTS: "kubectl apply -n NAMESPACE -f {folder}/prometheusrule.yaml",
@@ -80,9 +80,9 @@ def export(
 
     Example: mwatch export charts charts/
     """
-    found = _files(kind)
+    _files(kind)
     try:
-        wanted = {folder / name: file.read_bytes() for name, file in found.items()}
+        wanted = {folder / name: data for name, data in contents(kind).items()}
         missing = [path for path in wanted if not os.path.lexists(path)]
         changed = [path for path in wanted if path not in missing and not _is(path, wanted[path])]
         if changed and not force:

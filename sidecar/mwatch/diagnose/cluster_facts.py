@@ -17,10 +17,10 @@ from typing import Any
 from mwatch.gang.restart import ledger_key
 from mwatch.kube.access import Access
 from mwatch.kube.errors import NoCluster
+from mwatch.kube.installed import keeps_sidecar
 from mwatch.kube.jobs import FoundJob, owners_of_pods, pod_labels, quotas, workload_for
 from mwatch.kube.ledger import NAME as LEDGER
 from mwatch.kube.ledger import same_job
-from mwatch.kube.native_sidecars import keeps_sidecar
 from mwatch.kube.pod_pages import service_page
 from mwatch.kube.resources import (
     CLAIMS,

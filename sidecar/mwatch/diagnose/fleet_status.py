@@ -145,6 +145,11 @@ def _judged(
         finding, shift = worst
         since = None if finding.since_time is None else finding.since_time + shift
         return finding.cause, finding.summary, since, locate(finding.culprit, reports)
+    alone = [each for each in reports if each.snapshot and each.snapshot.view.unwatched]
+    if alone and not job.finished:
+        why = alone[0].snapshot and alone[0].snapshot.view.unwatched
+        count = f"{len(alone)} of {len(reports)} pods train without mwatch"
+        return Cause.BLIND, f"not watched: {count}: {why}", None, None
     if job.finished:
         return Cause.CRASH, f"{job.kind.value} is Failed", None, None
     if kube_phase(facts) is not None:

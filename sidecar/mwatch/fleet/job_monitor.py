@@ -26,6 +26,7 @@ from mwatch.fleet.kube_findings import (
     JobEnds,
     broken,
     is_whole,
+    not_watched,
     placed,
     pods_unreachable,
     policy_refused,
@@ -393,6 +394,8 @@ class JobMonitor:
             found = [broken(each, gone_at) for each in found]
         if seen.answering and seen.silent:
             found.append(pods_unreachable(seen))
+        if not self.kube.finished and (alone := not_watched(seen)) is not None:
+            found.append(alone)
         if self.policy_problem:
             found.append(policy_refused(self.policy_problem))
         return found

@@ -18,7 +18,7 @@ from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.node import KubeNode
-from mwatch.model.kube.pod import Container, KubePod
+from mwatch.model.kube.pod import SIDECAR, Container, KubePod
 from mwatch.model.observation import Observed, ProcessExit
 
 KUBERNETES_CAUSES = (
@@ -26,6 +26,7 @@ KUBERNETES_CAUSES = (
     Cause.UNSCHEDULABLE, Cause.DELETED_BY_USER,
 )  # fmt: skip
 """The most relevant first: a reason that keeps new pods away outranks a past deletion."""
+_ORDER = {cause: place for place, cause in enumerate(KUBERNETES_CAUSES)}
 _PASSING = frozenset({Cause.PREEMPTED, Cause.DRAINED})
 TAKEN_CAUSES = _PASSING | {Cause.DELETED_BY_USER}
 """Causes that remove pods of a running gang."""
@@ -65,7 +66,7 @@ class HeldCauses:
         known = {each.cause: each for each in (*(held for held, _ in self._held.values()), *found)}
         if facts.job is None or facts.job.is_deleting:
             return [each for each in found if each.cause is Cause.DELETED_BY_USER]
-        return sorted(known.values(), key=lambda each: KUBERNETES_CAUSES.index(each.cause))
+        return sorted(known.values(), key=lambda each: _ORDER.get(each.cause, len(_ORDER)))
 
 
 def broken(finding: Finding, gone_at: float) -> Finding:
@@ -100,6 +101,23 @@ def pods_unreachable(seen: PodsAnswering) -> Finding:
         since_time=min((each.answered_at or each.asked_since or 0.0) for each in silent) or None,
         culprit=Culprit(pod=silent[0].pod.name, node=silent[0].pod.node or None),
         fingerprint="unknown/unseen-pods",
+    )
+
+
+def not_watched(seen: PodsAnswering) -> Finding | None:
+    """Trainers that were started without the wrapper; None: all have one."""
+    alone = [each for each in seen.answering if each.snapshot and each.snapshot.view.unwatched]
+    if not alone:
+        return None
+    first, count = alone[0], len(seen.answering) + len(seen.silent)
+    why = first.snapshot and first.snapshot.view.unwatched
+    return Finding(
+        detector="blind",
+        cause=Cause.BLIND,
+        severity=Severity.WARNING,
+        summary=f"not watched: {len(alone)} of {count} pods train without mwatch: {why}"[:500],
+        culprit=Culprit(pod=first.pod.name, node=first.pod.node or None),
+        fingerprint="blind/unwatched",
     )
 
 
@@ -194,7 +212,6 @@ class ExternallyLostPods:
 
 OURS = "ended by mwatch"
 TAKEN = "taken by the cluster"
-SIDECAR = "mwatch"
 _LOST_NODE_SECONDS = 60.0
 """A node that is not ready is lost when its pods have not answered for this long."""
 

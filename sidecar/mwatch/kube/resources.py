@@ -65,6 +65,7 @@ PYTORCH_JOBS = ApiResource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
 JOB_SETS = ApiResource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet")
 TRAIN_JOBS = ApiResource("trainer.kubeflow.org", "v1alpha1", "trainjobs", "TrainJob")
 JOBS = ApiResource("batch", "v1", "jobs", "Job")
+DEPLOYMENTS = ApiResource("apps", "v1", "deployments", "Deployment")
 STATEFUL_SETS = ApiResource("apps", "v1", "statefulsets", "StatefulSet")
 
 OF_KIND: dict[JobKind, ApiResource] = {

@@ -187,14 +187,16 @@ def add_to_pod(
     editor.mapping((*pod.template.steps, "metadata"))
     editor.mapping((*pod.template.steps, "metadata", "labels"))
     editor.put((*pod.template.steps, "metadata", "labels", parts.WATCH_LABEL), "true")
-    for volume in parts.volumes(run):
+    for volume in parts.volumes(request, run):
         editor.add((*steps, "volumes"), volume)
-    copy = parts.copy_container(request, pod.trainer, guaranteed)
-    editor.add((*steps, "initContainers"), copy, first=0)
+    is_copied = request.wrapper == "image"
+    if is_copied:
+        copy = parts.copy_container(request, pod.trainer, guaranteed)
+        editor.add((*steps, "initContainers"), copy, first=0)
     sidecar = parts.sidecar_container(request, run, mode, pod.trainer, checkpoints, guaranteed)
     if request.sidecar == "native":
         # Before the user's own init containers, to watch them too.
-        editor.add((*steps, "initContainers"), sidecar, first=1)
+        editor.add((*steps, "initContainers"), sidecar, first=int(is_copied))
     else:
         editor.add((*steps, "containers"), sidecar)
     return notes
@@ -206,7 +208,7 @@ def refuse_taken_names(pod: Pod) -> None:
     for key, taken in (
         ("containers", {parts.SIDECAR, parts.COPY}),
         ("initContainers", {parts.SIDECAR, parts.COPY}),
-        ("volumes", {parts.VOLUME, parts.TOKEN_VOLUME}),
+        ("volumes", {parts.VOLUME, parts.WRAPPER, parts.TOKEN_VOLUME}),
     ):
         for index, each in enumerate(items(spec, key)):
             if each.get("name") in taken:
@@ -240,6 +242,8 @@ def _equip_trainer(
         if variable["name"] not in taken:
             editor.add((*steps, "env"), variable)
     editor.add((*steps, "volumeMounts"), parts.volume_mount())
+    if request.wrapper == "configmap":
+        editor.add((*steps, "volumeMounts"), parts.wrapper_mount())
     if run.name is not None:
         editor.add((*steps, "volumeMounts"), parts.token_mount())
 

@@ -1,6 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The parts that `inject` adds to a pod, as plain data, and their
+"""The parts that `inject` adds to a pod, as plain data.
+
+Nothing of them keeps the trainer from starting: the wrapper comes from a ConfigMap that may be
+missing, and a small shell script starts the command alone where the wrapper cannot be used. Then it
+writes why into the volume, and holds a named pipe open so that the sidecar sees the command's end.
 
 The sidecar requests no GPU, no shared process namespace and no right that the trainer lacks. It has
 no readiness probe: a pod that is not ready loses the DNS name at which the other ranks meet.
@@ -15,8 +19,9 @@ from typing import Any, Literal, NamedTuple
 from mwatch.manifests.stream import plain
 from mwatch.model.checks import Tree
 from mwatch.model.kube.fields import items, mapping
+from mwatch.model.kube.pod import SIDECAR as SIDECAR
+from mwatch_trainer.contract import RUNNING, UNWATCHED
 
-SIDECAR = "mwatch"
 COPY = "mwatch-copy"
 VOLUME = "mwatch"
 VOLUME_PATH = "/mwatch"
@@ -25,7 +30,12 @@ TOKEN_PATH = "/etc/mwatch"
 TOKEN_FILE = "/etc/mwatch/token"
 PORT_NAME = "mwatch"
 PORT = 9401
+WRAPPER = "mwatch-run"
+"""The ConfigMap with the wrapper, and its volume; the chart mwatch creates it."""
+WRAPPER_PATH = "/etc/mwatch-run"
 PYZ = "/mwatch/mwatch-run.pyz"
+"""A copy: the kubelet replaces the files of a ConfigMap while pods use them."""
+PYZ_IN_CONFIGMAP = f"{WRAPPER_PATH}/mwatch-run.pyz"
 PYZ_IN_IMAGE = "/mwatch-run.pyz"
 
 WATCH_LABEL = "mwatch.dev/watch"
@@ -48,22 +58,36 @@ _MARGIN_SECONDS = 5
 
 _KEPT_RIGHTS = ("runAsUser", "runAsGroup", "runAsNonRoot", "seccompProfile")
 
-# Python is found by name, since the image is the user's; without one the command runs unchanged.
+# Functions and positional parameters only: envsubst would replace a variable. A failed redirection
+# ends a shell, but not after `command`.
 _LAUNCH = (
-    'if [ -r {pyz} ]; then for p in {pythons}; do "$p" -c '
-    "'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && "
-    'exec "$p" {pyz} "$@"; done; fi; '
-    'while [ "$1" != -- ]; do shift; done; shift; '
-    'echo "mwatch: no Python 3.8 and no wrapper here: the command runs unwatched" >&2; exec "$@"'
+    'alone() {{ echo "mwatch: not watched: $1; the command runs alone" >&2; '
+    '{{ {{ echo "$1"; printenv MWATCH_RESTART_POLICY; }} >{unwatched}; mkfifo -m 666 {running}; }} '
+    "2>/dev/null; "
+    "[ -p {running} ] && command exec 9<>{running}; "
+    'while [ "$1" != -- ]; do shift; done; shift; exec "$@"; }}; '
+    "wrap() {{ \"$1\" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null "
+    "|| return 0; "
+    '{copy}"$1" "$2" --version >/dev/null 2>&1 && exec "$@"; '
+    'alone "the wrapper {source} is damaged or cannot be copied" "$@"; }}; '
+    '[ -r {source} ] || alone "{missing}" "$@"; '
+    '{tries}alone "the image has no Python 3.8 or newer" "$@"'
 )
+_COPY = (
+    """"$1" -c 'import shutil, sys; shutil.copyfile(*sys.argv[1:])' {source} "$2" 2>/dev/null && """
+)
+_NO_CONFIGMAP = f"no wrapper, because the namespace has no ConfigMap {WRAPPER}"
+_NO_COPY = f"no wrapper at {PYZ}"
 
 Sidecar = Literal["native", "container"]
 Mode = Literal["observe", "act"]
+Wrapper = Literal["configmap", "image"]
 
 
 class InjectRequest(NamedTuple):
     image: str
-    sidecar: Sidecar = "native"
+    sidecar: Sidecar = "container"
+    """A native one holds the whole pod back while its image cannot be pulled."""
     mode: Mode | None = None
     """None: the job's annotation, else `observe`."""
     controller: str = "http://mwatch-controller:9402"
@@ -74,6 +98,8 @@ class InjectRequest(NamedTuple):
     python: str | None = None
     """In the training image; None: the first `python3` or `python` of its PATH."""
     only: tuple[str, ...] = ()
+    wrapper: Wrapper = "configmap"
+    """Where it comes from; `image`: an init container of our image copies it before the trainer."""
 
 
 class PodRun(NamedTuple):
@@ -85,8 +111,17 @@ class PodRun(NamedTuple):
 
 def launch(request: InjectRequest, mode: str, grace: int) -> list[str]:
     """The prefix of the command. With `exec` the wrapper becomes process 1 and gets SIGTERM."""
-    pythons = shlex.quote(request.python) if request.python else "python3 python"
-    text = _LAUNCH.format(pyz=PYZ, pythons=pythons)
+    pythons = [shlex.quote(request.python)] if request.python else ["python3", "python"]
+    is_copied = request.wrapper == "configmap"
+    source = PYZ_IN_CONFIGMAP if is_copied else PYZ
+    text = _LAUNCH.format(
+        unwatched=f"{VOLUME_PATH}/{UNWATCHED}",
+        running=f"{VOLUME_PATH}/{RUNNING}",
+        source=source,
+        copy=_COPY.format(source=source) if is_copied else "",
+        missing=_NO_CONFIGMAP if is_copied else _NO_COPY,
+        tries="".join(f'wrap {each} {PYZ} "$@"; ' for each in pythons),
+    )
     options = ["--grace", str(max(grace - _MARGIN_SECONDS, 1))] if mode == "act" else []
     return ["/bin/sh", "-c", text, "mwatch-run", *options, "--"]
 
@@ -167,17 +202,23 @@ def trainer_variables(
     ]
 
 
-def volumes(run: PodRun) -> list[dict[str, Any]]:
-    shared = {"name": VOLUME, "emptyDir": {"sizeLimit": SIZE_LIMIT}}
+def volumes(request: InjectRequest, run: PodRun) -> list[dict[str, Any]]:
+    shared = [{"name": VOLUME, "emptyDir": {"sizeLimit": SIZE_LIMIT}}]
+    if request.wrapper == "configmap":
+        shared.append({"name": WRAPPER, "configMap": {"name": WRAPPER, "optional": True}})
     if run.name is None:
-        return [shared]
+        return shared
     # Optional: without a controller there is no Secret, and the pod must start all the same.
     secret = {"secretName": f"mwatch-{run.name}", "optional": True}
-    return [shared, {"name": TOKEN_VOLUME, "secret": secret}]
+    return [*shared, {"name": TOKEN_VOLUME, "secret": secret}]
 
 
 def volume_mount() -> dict[str, Any]:
     return {"name": VOLUME, "mountPath": VOLUME_PATH}
+
+
+def wrapper_mount() -> dict[str, Any]:
+    return {"name": WRAPPER, "mountPath": WRAPPER_PATH, "readOnly": True}
 
 
 def token_mount() -> dict[str, Any]:

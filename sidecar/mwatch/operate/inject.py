@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch inject` and `uninject`: read a manifest, change it, and report notes and findings.
 
-The API server shows which form of the sidecar its cluster keeps; without one the native form is
-chosen, and a note says so.
+The sidecar is a plain container: while its image cannot be pulled, a native one would hold the
+whole pod back. A cluster that can be reached shows which image its controller has, whether the
+wrapper is there, and, where a native sidecar is asked for, whether the kind of job keeps it.
 """
 
 from __future__ import annotations
@@ -13,21 +14,25 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
+from mwatch import __version__
 from mwatch.checks.every import look
 from mwatch.errors import InputError, MwatchError
+from mwatch.manifests.image_reference import parse
+from mwatch.manifests.parts import WRAPPER, Sidecar
 from mwatch.manifests.parts import InjectRequest as InjectRequest  # the commands make one
-from mwatch.manifests.parts import Sidecar
 from mwatch.manifests.stream import plain
 from mwatch.manifests.whole import ManifestResult, inject_text, uninject_text, workloads
 from mwatch.model.checks import Problem, Workload
 from mwatch.runtime.files import replace_file
 
+if TYPE_CHECKING:
+    from mwatch.kube.installed import Installed
+
 STDIN = "-"
 _STDIN_NAME = "<stdin>"
 MAX_BYTES = 4_000_000
-Form = Literal["auto", "native", "container"]
 Keeps = Callable[[str], bool | None]
 """Whether the cluster keeps a native sidecar in this kind of job; None: not known."""
 
@@ -57,14 +62,50 @@ class Changed:
         }
 
 
-def inject(file: str, request: InjectRequest, form: Form, keeps: Keeps | None = None) -> Changed:
+def inject(file: str, request: InjectRequest, cluster: Installed | None = None) -> Changed:
+    """A request without an image gets that of the cluster's controller."""
     name, text = read(file)
     jobs = workloads(text, name, request.container)
-    sidecar, notes = choose(form, dict.fromkeys(each.kind for each in jobs), keeps)
+    if not request.image:
+        request, notes = with_image(request, cluster)
+    else:
+        notes = parse(request.image).warnings()
+    keeps = None if cluster is None else cluster.keeps_native
+    sidecar, more = choose(request.sidecar, dict.fromkeys(each.kind for each in jobs), keeps)
+    notes += [*more, *_without_wrapper(request, cluster)]
     result = inject_text(text, name, request._replace(sidecar=sidecar))
     result = result._replace(notes=(*notes, *result.notes))
     after = workloads(result.text, name, request.container)
     return Changed(name, text, result.text, result, tuple(_still_found(jobs, after)))
+
+
+def with_image(
+    request: InjectRequest, cluster: Installed | None
+) -> tuple[InjectRequest, list[str]]:
+    try:
+        found = None if cluster is None else cluster.image()
+    except MwatchError as error:
+        found, notes = None, [f"the cluster could not be asked for mwatch's image ({error})"]
+    else:
+        notes = []
+    image = found or f"mwatch:{__version__}"
+    warnings = [] if found else parse(image).warnings()  # nodes have pulled that of the controller
+    fix = ["name one that they can pull with --image"] if warnings else []
+    return request._replace(image=image), [*notes, *warnings, *fix]
+
+
+def _without_wrapper(request: InjectRequest, cluster: Installed | None) -> list[str]:
+    if cluster is None or request.wrapper != "configmap":
+        return []
+    try:
+        if cluster.has_configmap(WRAPPER):
+            return []
+    except MwatchError as error:
+        return [f"cannot find out whether there is a ConfigMap {WRAPPER} ({error})"]
+    return [
+        f"the namespace {cluster.namespace} has no ConfigMap {WRAPPER}, so the trainer would run "
+        "unwatched; install the chart mwatch there: mwatch export charts DIR"
+    ]
 
 
 def _still_found(before: Iterable[Workload], after: Iterable[Workload]) -> Iterator[Problem]:
@@ -80,33 +121,33 @@ def uninject(file: str, only: tuple[str, ...] = ()) -> Changed:
     return Changed(name, text, result.text, result)
 
 
-def choose(form: Form, kinds: Iterable[str], keeps: Keeps | None) -> tuple[Sidecar, list[str]]:
-    if form != "auto":
+def choose(form: Sidecar, kinds: Iterable[str], keeps: Keeps | None) -> tuple[Sidecar, list[str]]:
+    if form == "container":
         return form, []
-    native = "the sidecar is a native one (Kubernetes 1.29, operator 1.8 and newer)"
+    notes = ["a native sidecar holds the whole pod back while its image cannot be pulled"]
+    needs = "it needs Kubernetes 1.29 and operator 1.8"
     if keeps is None:
-        return "native", [f"no cluster was asked: {native}; else use --sidecar container"]
-    notes: list[str] = []
+        return form, [*notes, f"no cluster was asked about native sidecars: {needs}"]
     for kind in kinds:
         try:
             kept = keeps(kind)
         except MwatchError as error:
-            return "native", [f"the cluster could not be asked ({error}): {native}"]
+            return form, [*notes, f"the cluster could not be asked ({error}): {needs}"]
         if kept is False:
             why = f"this cluster drops native sidecars of a {kind}"
             return "container", [f"{why}, so the sidecar is a plain container"]
         if kept is None:
             notes.append(f"cannot find out whether the cluster keeps a native sidecar in a {kind}")
-    return "native", notes
+    return form, notes
 
 
-def cluster_keeps(
+def installed(
     kubeconfig: str | None, context: str | None, namespace: str | None
-) -> Keeps | None:
+) -> Installed | None:
     """None: no cluster is configured. InputError if one was named and cannot be used."""
     from mwatch.kube.access import Access
     from mwatch.kube.connect import connect
-    from mwatch.kube.native_sidecars import keeps_native
+    from mwatch.kube.installed import Installed
 
     try:
         access = Access(connect(kubeconfig, context))
@@ -114,8 +155,7 @@ def cluster_keeps(
         if kubeconfig or context:
             raise InputError(str(error)) from None
         return None
-    where = namespace or access.namespace
-    return lambda kind: keeps_native(access, where, kind)
+    return Installed(access, namespace or access.namespace)
 
 
 def read(file: str) -> tuple[str, str]:

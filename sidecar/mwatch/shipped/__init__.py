@@ -29,6 +29,8 @@ _KINDS: dict[Kind, tuple[str, tuple[str, ...]]] = {
     Kind.RUNBOOKS: ("runbooks", ("*.md",)),
 }
 """Folder from the root, and the files in it, by kind. Python files beside them generate them."""
+_WRAPPER = PurePosixPath("mwatch/files/mwatch-run.pyz")
+"""In the charts: the wrapper, which the chart mwatch puts into a ConfigMap for training pods."""
 _HERE = Path(__file__).resolve().parent
 _REPOSITORY = _HERE.parents[2]
 
@@ -40,6 +42,16 @@ def files(kind: Kind) -> dict[PurePosixPath, Path]:
     found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
     own = sorted(path for path in found if "__pycache__" not in path.parts)
     return {PurePosixPath(path.relative_to(folder)): path for path in own}
+
+
+def contents(kind: Kind) -> dict[PurePosixPath, bytes]:
+    """The same as bytes, with what is built from the installed packages. Raises OSError."""
+    found = {name: path.read_bytes() for name, path in files(kind).items()}
+    if found and kind is Kind.CHARTS:
+        from mwatch_trainer import zipapp_build
+
+        found[_WRAPPER] = zipapp_build.content()
+    return found
 
 
 def copy_into(root: Path) -> None:

@@ -62,6 +62,8 @@ class Evaluated(NamedTuple):
     progressed: Mapping[int, float] = {}
     step_seconds: float | None = None
     """Of a slow step."""
+    unwatched: str | None = None
+    """Why the trainer runs without the wrapper."""
 
 
 class _Part(NamedTuple):
@@ -152,7 +154,7 @@ def _members(evaluated: Evaluated) -> dict[str, Any]:
     return {
         "at": snapshot.at,
         "drift": round(evaluated.drift, 3),
-        "view": _view(snapshot, evaluated.step_seconds),
+        "view": _view(snapshot, evaluated),
         "beats": [_beat(each, evaluated) for each in evaluated.probes[:MAX_RANKS]],
         "signs": [_sign(each) for each in evaluated.signs[:MAX_SIGNS]],
         "sources": {name: state.is_up for name, state in snapshot.sources.items()},
@@ -164,7 +166,7 @@ def _members(evaluated: Evaluated) -> dict[str, Any]:
     }
 
 
-def _view(snapshot: Snapshot, step_seconds: float | None) -> SidecarView:
+def _view(snapshot: Snapshot, evaluated: Evaluated) -> SidecarView:
     decision = snapshot.decision
     return SidecarView(
         attempt=snapshot.attempt,
@@ -177,7 +179,8 @@ def _view(snapshot: Snapshot, step_seconds: float | None) -> SidecarView:
         is_blind=snapshot.is_blind,
         action=None if decision is None else decision.action.value,
         reason=None if decision is None else decision.reason[:_MAX_TEXT],
-        step_seconds=step_seconds,
+        step_seconds=evaluated.step_seconds,
+        unwatched=evaluated.unwatched and evaluated.unwatched[:_MAX_TEXT],
     )
 
 

@@ -159,6 +159,10 @@ MAX_BYTES = 128 << 20
 """Of all evidence on the volume: a full volume would kill the trainer."""
 LAST_SECONDS = 15.0
 """After the end of the last attempt: time for a scrape or three polls of a controller."""
+_AGAIN_SECONDS = 330.0
+"""Kubernetes waits up to 300 s before it starts a container again."""
+_UNKNOWN_END_SECONDS = 1800.0
+"""A pod without its sidecar is not ready, and its ranks may not find each other."""
 _DRAIN_SECONDS = 0.3
 _PAGE_SHARE = 0.001
 """Of a core, for the charts of an open page, and as much for the rest of it."""
@@ -250,14 +254,25 @@ class Sidecar:
 
     def is_over(self) -> bool:
         """Return whether the last attempt of this pod ended, and clients had time to see that."""
-        wrapper = self.live.wrapper
-        if not self._settings.until_final or wrapper is None or not wrapper.is_final:
+        lasts = self._last_seconds() if self._settings.until_final else None
+        if lasts is None:
             self._final_at = None
             return False
         if self._final_at is None:
             self._final_at = time.monotonic()
-            self._view.noted("the last attempt of this pod has ended")
-        return time.monotonic() - self._final_at >= LAST_SECONDS
+            self._view.noted(f"the last attempt of this pod has ended: ends in {lasts:.0f} s")
+        return time.monotonic() - self._final_at >= lasts
+
+    def _last_seconds(self) -> float | None:
+        """How long to stay after what happened in the pod; None: an attempt runs or may follow."""
+        wrapper, unwatched = self.live.wrapper, self.live.unwatched
+        if unwatched is None:
+            return LAST_SECONDS if wrapper is not None and wrapper.is_final else None
+        if unwatched.is_running is None:
+            return _UNKNOWN_END_SECONDS
+        if unwatched.is_running:
+            return None
+        return LAST_SECONDS if unwatched.restart_policy == "Never" else _AGAIN_SECONDS
 
     def close(self) -> None:
         if self._pages is not None:
@@ -327,6 +342,7 @@ class Sidecar:
             list(job.attempt.signs.values()),
             {rank: state.progressed_at for rank, state in job.attempt.ranks.items()},
             job.calibration.step_p99(),
+            None if live.unwatched is None else live.unwatched.why,
         )  # fmt: skip
         self.page.update(evaluated, live.wrapper, self._pod.facts())
 

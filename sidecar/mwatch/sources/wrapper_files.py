@@ -12,6 +12,7 @@ known to be a rank (no launcher, no probe), those that did most of the work stan
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -31,7 +32,15 @@ from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.model.snapshot.pod import TrainerEnd, WrapperState
 from mwatch.sources.json_file import JsonFile, NodeFile, number, objects, text, whole
 from mwatch.sources.probe import read_records
-from mwatch_trainer.contract import ATTEMPT, NODE_FOLDER, NODE_PROCESSES, PROBE_FOLDER
+from mwatch_trainer.contract import (
+    ATTEMPT,
+    NODE_FOLDER,
+    NODE_PROCESSES,
+    PROBE_FOLDER,
+    RUNNING,
+    UNWATCHED,
+    read_bytes,
+)
 from mwatch_trainer.processes.signals import name_of
 
 _MAX_TEXT = 1000
@@ -41,16 +50,48 @@ _NO_MEMORY = re.compile(r"\boom\b|memory for this container was used up|kernel k
 """Host memory only; the log reports a GPU that runs out of memory."""
 
 
+class UnwatchedCommand(NamedTuple):
+    """The command was started without the wrapper."""
+
+    why: str
+    restart_policy: str
+    """Of the pod; empty: not known."""
+    is_running: bool | None
+    """None: not known."""
+
+
+def read_unwatched(folder: str) -> UnwatchedCommand | None:
+    lines = (read_bytes(os.path.join(folder, UNWATCHED), _MAX_TEXT) or b"").decode(errors="replace")
+    why, _, rest = lines.partition("\n")
+    if not why.strip():
+        return None
+    return UnwatchedCommand(why.strip(), rest.strip(), _is_held(os.path.join(folder, RUNNING)))
+
+
+def _is_held(pipe: str) -> bool | None:
+    """Whether some process has a named pipe open for reading."""
+    try:
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError as error:
+        return False if error.errno == errno.ENXIO else None
+    return True
+
+
 class WrapperFile:
     def __init__(self, folder: str, stream: str) -> None:
         self._file = JsonFile(os.path.join(folder, ATTEMPT))
         self._stream = stream
         self._started: tuple[int, float] | None = None
         self._is_ended = False
+        self._folder = folder
         self.state: WrapperState | None = None
+        self.unwatched: UnwatchedCommand | None = None
 
     def read(self) -> Reading[tuple[Observed, ...]]:
+        self.unwatched = read_unwatched(self._folder)
         found = self._file.read()
+        if self.unwatched is not None:
+            return Absent(f"not watched: {self.unwatched.why}")
         if isinstance(found, Absent):
             return Absent(f"{found.reason}: no wrapper has started yet")
         if isinstance(found, Failed):

@@ -38,7 +38,12 @@ from mwatch.sources.nccl_ras import NcclRas
 from mwatch.sources.probe import ProbeSource, RankReading
 from mwatch.sources.rdma import Rdma
 from mwatch.sources.tensorboard import TensorboardEvents
-from mwatch.sources.wrapper_files import NodeProcesses, ResourceUse, WrapperFile
+from mwatch.sources.wrapper_files import (
+    NodeProcesses,
+    ResourceUse,
+    UnwatchedCommand,
+    WrapperFile,
+)
 from mwatch.watch.printed_lines import PrintedLines
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
@@ -299,6 +304,10 @@ class VolumeCollector:
     @property
     def wrapper(self) -> WrapperState | None:
         return self._wrapper.state
+
+    @property
+    def unwatched(self) -> UnwatchedCommand | None:
+        return self._wrapper.unwatched
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:

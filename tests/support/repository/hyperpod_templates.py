@@ -66,9 +66,6 @@ _OF_HELM = re.compile(
     r"(?m)^(---\n)?# (Source|SPDX).*\n|^ *(app\.kubernetes\.io/managed-by|helm\.sh/chart"
     r"|namespace): .*\n"
 )
-_LAUNCH = re.compile(r"(?m)^( +)- /bin/sh\n +- -c\n +- >-\n(?: +.*\n){4} +- mwatch-run\n +- --\n")
-# Without a shell: its variables are envsubst's too, and this image has a python3.
-_EXEC = r"\1- python3\n\1- /mwatch/mwatch-run.pyz\n\1- --\n"
 
 
 def chart_words() -> list[str]:
@@ -81,7 +78,6 @@ def made() -> str:
     text = rendered_text(MEGATRON, *chart_words(), name="megatron")
     parts = [_OF_HELM.sub("", each).strip() for each in re.split(r"(?m)^---$", text)]
     text = "\n---\n".join(part for part in parts if part) + "\n"
-    text = _LAUNCH.sub(_EXEC, text)
     for flag, name in _FLAGS.items():
         text = re.sub(rf'(- {flag}\n +- )"\d+"', rf'\1"${{{name}}}"', text)
     for old, new in {

@@ -16,7 +16,7 @@ from mwatch.model.checks import Workload
 
 FOLDER = Path(__file__).parents[2] / "manifests"
 FILES = sorted(path.name for path in FOLDER.glob("*.yaml"))
-NATIVE = InjectRequest("mwatch:test")
+NATIVE = InjectRequest("mwatch:test", "native")
 PLAIN = NATIVE._replace(sidecar="container")
 
 

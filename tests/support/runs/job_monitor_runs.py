@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import structs
+
 from mwatch.config import catalogue
 from mwatch.fleet.cluster_view import DeletedPodTracker, PodSeen
 from mwatch.fleet.job_monitor import JobMonitor
@@ -61,6 +63,8 @@ class TrainingPod:
     told: list[Observed] = field(default_factory=list)
     line: int = 0
     is_new: bool = True
+    unwatched: str | None = None
+    """Why it has no wrapper."""
 
     def iteration(self, now: float) -> int:
         until = min(now, self.stalls_at or now, self.stops_at or now)
@@ -102,15 +106,16 @@ class TrainingPod:
             None, None, "/ckpt", self.exit, False,
         )  # fmt: skip
         is_new, self.is_new = self.is_new, False
+        view = structs.replace(VIEW, unwatched=self.unwatched)
         return PodSnapshot(
             at=at, age=age, cursor="life.1", gap=is_new, drift=0.0,
-            who=PodId("train", self.name, self.uid, "ns", "n1", "boot", "0", at, "act"), view=VIEW,
+            who=PodId("train", self.name, self.uid, "ns", "n1", "boot", "0", at, "act"), view=view,
             beats=(Observed(written + self.skew, self.name, beat),) if self.has_probe else (),
             progressed=risen if self.has_probe else {},
-            signs=tuple(Observed(at, self.name, each) for each in signs),
+            signs=() if self.unwatched else tuple(Observed(at, self.name, each) for each in signs),
             sources={**SOURCES, "probe": self.has_probe, "log": self.has_log},
             gpus=(), nccl=None, fabric=(), storage=None, findings=(), events=events, unread=0,
-            wrapper=wrapper,
+            wrapper=None if self.unwatched else wrapper,
         )  # fmt: skip
 
 

@@ -125,6 +125,8 @@ class Volume:
         if directory is None:
             report("no folder to write to (set --dir or MWATCH_DIR): the output is not recorded")
             return
+        with contextlib.suppress(OSError):  # of an earlier container of this pod
+            os.unlink(os.path.join(directory, contract.UNWATCHED))
         self._attempt = AttemptFile(os.path.join(directory, contract.ATTEMPT))
         self.log = LogWriter(os.path.join(directory, contract.LOG), self._options.log_bytes)
         mode, patterns = self._options.mode, self._options.scrub_patterns

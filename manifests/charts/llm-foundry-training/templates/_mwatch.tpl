@@ -1,14 +1,31 @@
 {{- /* SPDX-FileCopyrightText: The mwatch authors */ -}}
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{/* The same as "mwatch inject" adds; a test compares the two. */}}
+{{- /* Starts the wrapper, or the command alone if that cannot be done; functions and positional
+parameters only, because envsubst would replace a variable. */ -}}
 {{- define "mwatch.launch" -}}
-if [ -r /mwatch/mwatch-run.pyz ]; then for p in python3 python; do "$p" -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && exec "$p" /mwatch/mwatch-run.pyz "$@"; done; fi; while [ "$1" != -- ]; do shift; done; shift; echo "mwatch: no Python 3.8 and no wrapper here: the command runs unwatched" >&2; exec "$@"
-{{- end }}
+{{- $source := "/etc/mwatch-run/mwatch-run.pyz" -}}
+{{- $missing := "no wrapper, because the namespace has no ConfigMap mwatch-run" -}}
+{{- $copy := printf `"$1" -c 'import shutil, sys; shutil.copyfile(*sys.argv[1:])' %s "$2" 2>/dev/null && ` $source -}}
+{{- if eq .Values.mwatch.wrapper "image" -}}
+{{- $source = "/mwatch/mwatch-run.pyz" -}}
+{{- $missing = printf "no wrapper at %s" $source -}}
+{{- $copy = "" -}}
+{{- end -}}
+alone() { echo "mwatch: not watched: $1; the command runs alone" >&2; { { echo "$1"; printenv
+MWATCH_RESTART_POLICY; } >/mwatch/unwatched; mkfifo -m 666 /mwatch/running; } 2>/dev/null; [ -p /mwatch/running
+] && command exec 9<>/mwatch/running; while [ "$1" != -- ]; do shift; done; shift; exec "$@"; }; wrap() { "$1"
+-c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null || return 0; {{ $copy }}"$1" "$2" --version
+>/dev/null 2>&1 && exec "$@"; alone "the wrapper {{ $source }} is damaged or cannot be copied" "$@"; }; [ -r {{ $source }} ]
+|| alone "{{ $missing }}" "$@"; wrap python3 /mwatch/mwatch-run.pyz "$@"; wrap python /mwatch/mwatch-run.pyz "$@";
+alone "the image has no Python 3.8 or newer" "$@"
+{{- end -}}
 
 {{- define "mwatch.prefix" -}}
 - /bin/sh
 - -c
-- {{ include "mwatch.launch" . | quote }}
+- >-
+  {{- include "mwatch.launch" . | nindent 2 }}
 - mwatch-run
 {{- if eq .Values.mwatch.mode "act" }}
 - --grace
@@ -43,6 +60,11 @@ valueFrom: {fieldRef: {fieldPath: "metadata.labels['training.kubeflow.org/job-na
 {{- define "mwatch.mounts" -}}
 - name: mwatch
   mountPath: /mwatch
+{{- if and .isTrainer (eq .root.Values.mwatch.wrapper "configmap") }}
+- name: mwatch-run
+  mountPath: /etc/mwatch-run
+  readOnly: true
+{{- end }}
 - name: mwatch-token
   mountPath: /etc/mwatch
   readOnly: true
@@ -51,6 +73,12 @@ valueFrom: {fieldRef: {fieldPath: "metadata.labels['training.kubeflow.org/job-na
 {{- define "mwatch.volumes" -}}
 - name: mwatch
   emptyDir: {sizeLimit: 2Gi}
+{{- if eq .Values.mwatch.wrapper "configmap" }}
+- name: mwatch-run
+  configMap:
+    name: mwatch-run
+    optional: true
+{{- end }}
 - name: mwatch-token
   secret:
     secretName: mwatch-{{ .Release.Name }}
@@ -124,7 +152,7 @@ limits: {memory: 512Mi}
   resources:
     {{- include "mwatch.resources" (dict "root" $root "cpu" "100m" "memory" "256Mi") | nindent 4 }}
   volumeMounts:
-    {{- include "mwatch.mounts" $root | nindent 4 }}
+    {{- include "mwatch.mounts" (dict "root" $root "isTrainer" false) | nindent 4 }}
     - name: {{ .mount.name }}
       mountPath: {{ .mount.mountPath }}
       readOnly: true

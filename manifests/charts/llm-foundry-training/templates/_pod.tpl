@@ -103,7 +103,7 @@ kubelet substitutes the operator's rank and address in the arguments. */}}
     - name: shm
       mountPath: /dev/shm
     {{- if .Values.mwatch.enabled }}
-    {{- include "mwatch.mounts" . | nindent 4 }}
+    {{- include "mwatch.mounts" (dict "root" . "isTrainer" true) | nindent 4 }}
     {{- end }}
 {{- end }}
 
@@ -139,10 +139,14 @@ spec:
   {{- end }}
   {{- end }}
   {{- $sidecar := include "mwatch.sidecar" (dict "root" . "save" (include "foundry.saveFolder" .) "mount" (include "foundry.saveMount" . | fromJson)) }}
-  {{- if $mwatch.enabled }}
+  {{- $isCopied := and $mwatch.enabled (eq $mwatch.wrapper "image") }}
+  {{- $isNative := and $mwatch.enabled (eq $mwatch.sidecar "native") }}
+  {{- if or $isCopied $isNative }}
   initContainers:
+    {{- if $isCopied }}
     {{- include "mwatch.copy" . | nindent 4 }}
-    {{- if eq $mwatch.sidecar "native" }}
+    {{- end }}
+    {{- if $isNative }}
     {{- $sidecar | nindent 4 }}
     {{- end }}
   {{- end }}

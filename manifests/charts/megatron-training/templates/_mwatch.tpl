@@ -2,15 +2,32 @@
 {{- /* SPDX-License-Identifier: Apache-2.0 */ -}}
 {{- /* The same parts as `mwatch inject` adds to a pod; a test compares the two. */ -}}
 
+{{- /* Starts the wrapper, or the command alone if that cannot be done; functions and positional
+parameters only, because envsubst would replace a variable. */ -}}
 {{- define "mwatch.launch" -}}
+{{- $source := "/etc/mwatch-run/mwatch-run.pyz" -}}
+{{- $missing := "no wrapper, because the namespace has no ConfigMap mwatch-run" -}}
+{{- $copy := printf `"$1" -c 'import shutil, sys; shutil.copyfile(*sys.argv[1:])' %s "$2" 2>/dev/null && ` $source -}}
+{{- if eq .Values.mwatch.wrapper "image" -}}
+{{- $source = "/mwatch/mwatch-run.pyz" -}}
+{{- $missing = printf "no wrapper at %s" $source -}}
+{{- $copy = "" -}}
+{{- end -}}
+alone() { echo "mwatch: not watched: $1; the command runs alone" >&2; { { echo "$1"; printenv
+MWATCH_RESTART_POLICY; } >/mwatch/unwatched; mkfifo -m 666 /mwatch/running; } 2>/dev/null; [ -p /mwatch/running
+] && command exec 9<>/mwatch/running; while [ "$1" != -- ]; do shift; done; shift; exec "$@"; }; wrap() { "$1"
+-c 'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null || return 0; {{ $copy }}"$1" "$2" --version
+>/dev/null 2>&1 && exec "$@"; alone "the wrapper {{ $source }} is damaged or cannot be copied" "$@"; }; [ -r {{ $source }} ]
+|| alone "{{ $missing }}" "$@"; wrap python3 /mwatch/mwatch-run.pyz "$@"; wrap python /mwatch/mwatch-run.pyz "$@";
+alone "the image has no Python 3.8 or newer" "$@"
+{{- end -}}
+
+{{- define "mwatch.prefix" -}}
 {{- $grace := max 1 (sub (int64 .Values.resources.gracePeriodSeconds) 5) -}}
 - /bin/sh
 - -c
 - >-
-  if [ -r /mwatch/mwatch-run.pyz ]; then for p in python3 python; do "$p" -c
-  'import sys; sys.exit(sys.version_info < (3, 8))' 2>/dev/null && exec "$p"
-  /mwatch/mwatch-run.pyz "$@"; done; fi; while [ "$1" != -- ]; do shift; done; shift;
-  echo "mwatch: no Python 3.8 and no wrapper here: the command runs unwatched" >&2; exec "$@"
+  {{- include "mwatch.launch" . | nindent 2 }}
 - mwatch-run
 {{- if eq .Values.mwatch.mode "act" }}
 - --grace

@@ -40,13 +40,15 @@ spec:
   {{- with include "megatron.where" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
-  {{- if or $p.isWatched (include "megatron.hasPreparation" .) }}
+  {{- $isCopied := and $p.isWatched (eq $v.mwatch.wrapper "image") }}
+  {{- $isNative := and $p.isWatched (eq $v.mwatch.sidecar "native") }}
+  {{- if or $isCopied $isNative (include "megatron.hasPreparation" .) }}
   initContainers:
-    {{- if $p.isWatched }}
+    {{- if $isCopied }}
     - {{ include "mwatch.copy" . | nindent 6 | trim }}
-    {{- if eq $v.mwatch.sidecar "native" }}
-    - {{ include "mwatch.sidecar" . | nindent 6 | trim }}
     {{- end }}
+    {{- if $isNative }}
+    - {{ include "mwatch.sidecar" . | nindent 6 | trim }}
     {{- end }}
     {{- if include "megatron.hasPreparation" . }}
     - {{ include "megatron.preparation" . | nindent 6 | trim }}
@@ -75,6 +77,10 @@ spec:
     {{- if $p.isWatched }}
     - name: mwatch
       emptyDir: {sizeLimit: 2Gi}
+    {{- if eq $v.mwatch.wrapper "configmap" }}
+    - name: mwatch-run
+      configMap: {name: mwatch-run, optional: true}
+    {{- end }}
     - name: mwatch-token
       secret: {secretName: mwatch-{{ $p.name }}, optional: true}
     {{- end }}
@@ -119,7 +125,7 @@ imagePullPolicy: {{ $v.image.pullPolicy }}
 workingDir: {{ $v.image.workingDir }}
 command:
   {{- if $p.isWatched }}
-  {{- include "mwatch.launch" . | nindent 2 }}
+  {{- include "mwatch.prefix" . | nindent 2 }}
   {{- end }}
   {{- include "megatron.launcher" . | nindent 2 }}
 args:
@@ -147,6 +153,9 @@ volumeMounts:
   {{- end }}
   {{- if $p.isWatched }}
   - {name: mwatch, mountPath: /mwatch}
+  {{- if eq $v.mwatch.wrapper "configmap" }}
+  - {name: mwatch-run, mountPath: /etc/mwatch-run, readOnly: true}
+  {{- end }}
   - {name: mwatch-token, mountPath: /etc/mwatch, readOnly: true}
   {{- end }}
 {{- end -}}

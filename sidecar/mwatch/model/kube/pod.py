@@ -35,6 +35,9 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 BATCH_JOB_NAME = "batch.kubernetes.io/job-name"
 POD_INDEX = "apps.kubernetes.io/pod-index"
 MAX_TEXT = 500
+SIDECAR = "mwatch"
+"""The name of mwatch's own container in a training pod."""
+_STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 class Container(NamedTuple):
@@ -98,6 +101,14 @@ class KubePod:
     @property
     def is_deleting(self) -> bool:
         return self.deleting_at is not None
+
+    @property
+    def trains_alone(self) -> bool:
+        """The trainer runs, but mwatch's container cannot start; the pod may still be Pending."""
+        ours = [each.waiting for each in self.containers if each.name == SIDECAR]
+        rest = [each for each in self.containers if each.name != SIDECAR and not each.is_init]
+        is_held = any(why and why not in _STARTING for why in ours)
+        return is_held and any(each.is_running for each in rest)
 
     @property
     def restarts(self) -> int:

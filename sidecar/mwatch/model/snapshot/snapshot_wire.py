@@ -47,6 +47,7 @@ class SidecarView(Struct, frozen=True, omit_defaults=True):
     reason: str | None = None
     step_seconds: float | None = None
     """Of a slow step, as learnt by its engine: a reader that polls learns it late."""
+    unwatched: str | None = None  # why the trainer runs without the wrapper
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a cluster keeps native sidecars: init containers with a `restartPolicy`.
+"""What a cluster has for a training job: mwatch's image and wrapper, and kinds that keep a sidecar.
 
-A CRD that does not know that field drops it silently (that of training operator 1.7 does), and the
-sidecar becomes an init container that never ends.
+A native sidecar is an init container with a `restartPolicy`. A CRD that does not know that field
+drops it silently (that of training operator 1.7 does), and the sidecar becomes an init container
+that never ends.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any
 
 from mwatch.kube.access import ONCE, Access, CallLimits, CallOutcome
 from mwatch.kube.resources import (
+    CONFIG_MAPS,
     CRDS,
+    DEPLOYMENTS,
     JOB_SETS,
     JOBS,
     OF_KIND,
@@ -28,6 +31,8 @@ _LIMITS = CallLimits(call_seconds=5.0, tries=2)
 _NAME = "mwatch-dry-run"
 _RUNTIMES = ApiResource("trainer.kubeflow.org", "v1alpha1", "trainingruntimes", "TrainingRuntime")
 _IMAGE = "mwatch"
+_CONTROLLER = "mwatch-controller"
+_CONTAINER = "controller"
 
 
 def keeps_sidecar(access: Access, kind: JobKind) -> bool | None:
@@ -122,3 +127,24 @@ _PROBES: Mapping[str, tuple[ApiResource, dict[str, Any], Sequence[str | int]]] =
         ("spec", "template", "spec"),
     ),
 }
+
+
+class Installed:
+    """Each question is one call; KubeError if it cannot be answered."""
+
+    def __init__(self, access: Access, namespace: str) -> None:
+        self._access = access
+        self.namespace = namespace
+
+    def image(self) -> str | None:
+        """Of the controller: nodes of this cluster can pull it. None: there is no controller."""
+        answer = self._access.get(DEPLOYMENTS, self.namespace, _CONTROLLER, limits=ONCE)
+        containers = items(answer.body, "spec", "template", "spec", "containers")
+        found = (text(each, "image") for each in containers if each.get("name") == _CONTAINER)
+        return next(found, None) if answer.is_ok else None
+
+    def has_configmap(self, name: str) -> bool:
+        return self._access.get(CONFIG_MAPS, self.namespace, name, limits=ONCE).is_ok
+
+    def keeps_native(self, kind: str) -> bool | None:
+        return keeps_native(self._access, self.namespace, kind)
