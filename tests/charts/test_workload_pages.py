@@ -41,7 +41,8 @@ def installs(page: Path) -> list[Install]:
         if words[:2] in (["helm", "install"], ["helm", "upgrade"]):
             rest = [each for each in words[2:] if each not in _ONLY_FOR_A_CLUSTER]
             name, chart, *more = rest
-            found.append(Install(page.name, name, ROOT / chart, tuple(more)))
+            exported = re.sub("^charts/", "manifests/charts/", chart)
+            found.append(Install(page.name, name, ROOT / exported, tuple(more)))
     return found
 
 

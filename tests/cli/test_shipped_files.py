@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from mwatch.cli.main import app
 from mwatch.errors import InputError
-from mwatch.shipped import Kind, files
+from mwatch.shipped import Kind, contents, files
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNBOOKS = {page.stem: page for page in sorted((ROOT / "runbooks").glob("*.md"))}
@@ -64,7 +65,7 @@ def test_export_writes_the_files_of_a_kind_and_names_them(kind: Kind, tmp_path: 
     target = tmp_path / "a folder" / "deep"
     text = output("export", kind, str(target))
     found = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
-    assert found == {str(name) for name in files(kind)}
+    assert found == {str(name) for name in contents(kind)}
     assert f"{len(found)} files new" in text
     assert all(f"  {Path(name).parts[0]}" in text for name in found)
     source = next(iter(files(kind).values()))
@@ -79,6 +80,8 @@ def test_export_of_charts_has_what_a_chart_needs(tmp_path: Path) -> None:
     assert (tmp_path / "my charts/dataset/.helmignore").is_file()
     assert (tmp_path / "my charts/dataset/scripts/dataset_steps/hub.py").is_file()
     assert not list(tmp_path.rglob("__pycache__"))
+    wrapper = tmp_path / "my charts/mwatch/files/mwatch-run.pyz"
+    assert zipfile.is_zipfile(wrapper), "for the ConfigMap that training pods mount"
     assert f"next: helm install mwatch '{tmp_path}/my charts'/mwatch -n NAMESPACE" in text
 
 

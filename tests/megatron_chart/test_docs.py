@@ -64,7 +64,8 @@ def test_what_a_page_installs_renders(
     monkeypatch.chdir(ROOT)
     name, chart, *words = shlex.split(line)[2:]
     namespace = "hyperpod-training" if page == "hyperpod" else "training"
-    assert rendered(ROOT / chart, *words, name=name, namespace=namespace)
+    exported = re.sub("^charts/", "manifests/charts/", chart)
+    assert rendered(ROOT / exported, *words, name=name, namespace=namespace)
 
 
 def test_every_command_of_a_block_is_of_a_program_that_is_tried() -> None:
