@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mwatch.errors import InputError
-from mwatch.manifests import kinds, parts
+from mwatch.manifests import image_reference, kinds, parts
 from mwatch.manifests.containers import mount_above
 from mwatch.manifests.edit import Editor
 from mwatch.manifests.facts import NODE, STEP_LABEL, node_template, overrides, workload_of
@@ -201,6 +201,7 @@ class Object(NamedTuple):
 
 def inject_text(text: str, file: str, request: InjectRequest) -> ManifestResult:
     """InputError, with file and line, if it cannot be done."""
+    image_reference.parse(request.image)
     documents = read(text, file)
     objects = list(_objects(documents))
     chosen, notes = _chosen(objects, file, request.only)
