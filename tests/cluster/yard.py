@@ -55,7 +55,7 @@ class Yard:
         self.cluster("delete", "pv", self.namespace, "--wait=false")
 
     def start(
-        self, job: Mapping[str, Any], *, mode: str = "act", sidecar: str = "container"
+        self, job: Mapping[str, Any], *, mode: str = "act", sidecar: str = "native"
     ) -> Training:
         given = self.inject(job, mode, sidecar)
         self.cluster("apply", "-n", self.namespace, "-f", "-", given=given)
