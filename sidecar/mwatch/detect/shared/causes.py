@@ -124,6 +124,11 @@ _REQUIRED = re.compile(
     re.I,
 )
 """Words of messages about a demand that the program or its environment does not meet."""
+_SETTING = re.compile(
+    r"\b(?:you )?must (?:set|specify|provide|pass|give)\b|\bin the [\w ]{1,40} config\b"
+    r"|\b(?:missing|unknown|invalid) (?:config(?:uration)?|setting|option|argument|flag)s?\b",
+    re.I,
+)
 _NEVER_WORKS = re.compile(r"\b(?:is|are) not (?:yet )?(?:supported|implemented)\b|\bunsupported\b")
 _PASSING = re.compile(
     r"tim(?:ed?|ing) ?out|connect|refused|reset by|temporar|unreachable|network|retr(?:y|ies)"
@@ -338,6 +343,11 @@ def cause_of_reason(reason: str | None) -> Cause | None:
 def is_about_files(error: str | None) -> bool:
     """Whether bad data may raise it; a missing module or name is never the data's fault."""
     return _last_part(error) not in _NAMES | {"AttributeError", "TypeError", "NotImplementedError"}
+
+
+def names_a_setting(message: str) -> bool:
+    """Whether it asks for another configuration, whichever code noticed it."""
+    return _SETTING.search(message) is not None
 
 
 def is_cascade(error: str | None, message: str = "") -> bool:

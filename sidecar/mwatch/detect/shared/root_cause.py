@@ -69,6 +69,11 @@ _NOTICES = frozenset(
     }
 )  # fmt: skip
 """Announced by a scheduler: the steps of its grace period may be printed after it."""
+_RECLAIMED = frozenset(
+    {"cloud-machine-reclaimed", "k8s-node-shutdown", "k8s-preempted", "slurm-preempted"}
+)
+_NODE_GONE = frozenset({"k8s-node-not-ready", "ray-node-died", "slurm-node-failed"})
+"""What is seen of a machine that was taken away."""
 _GRACE_LINES = 200
 _DATA_CODE = re.compile(
     r"indexed_dataset|gpt_dataset|blended_|/streaming/base/|webdataset|/datasets?/|[Dd]ataset\.py"
@@ -323,7 +328,8 @@ class _Seen:
             return RootCause(causes.cause_of_load_error(name, message), seen.at, error=seen)
         has_worked = self._has_saved if seen.error.during == "save" else self._has_trained
         cause = causes.cause_of_error(name, message, seen.error.during, has_worked=has_worked)
-        if cause is Cause.USER_ERROR and causes.is_about_files(name):
+        may_be_files = causes.is_about_files(name) and not causes.names_a_setting(message)
+        if cause is Cause.USER_ERROR and may_be_files:
             if _DATA_CODE.search(f"{seen.error.where} {message}") or self._is_bad_record(name):
                 cause = Cause.DATA
             elif self._is_of_a_load(seen):
@@ -349,7 +355,10 @@ class _Seen:
         return roots
 
     def _named_roots(self) -> list[FaultSeen]:
-        return [seen for seen in self._roots() if seen.fault.id not in _VAGUE]
+        roots = [seen for seen in self._roots() if seen.fault.id not in _VAGUE]
+        if any(seen.fault.id in _RECLAIMED for seen in roots):
+            return [seen for seen in roots if seen.fault.id not in _NODE_GONE]
+        return roots
 
     def _first_error(self) -> ErrorSeen | None:
         raised = self._tracebacks()

@@ -61,6 +61,7 @@ _END = re.compile(
     r"|(?:^|[\]:>|*-]\s*|INFO\s+|\) )Training (?:is )?(?:[Cc]ompleted?|finished|done)\b"
     r"(?! (?:step|epoch|iteration) )"
     r"|llmfoundry[^\n]{0,80}: Done\.\s*$"
+    r"|Final validation metrics: "
 )
 _STEP_KEYS = ("step", "globalstep", "globalstep/maxsteps", "numupdates", "iteration")
 _MAX_LOSSES = 8
@@ -222,6 +223,7 @@ ENDS = Recogniser(
         "` stopped: `max_",
         r"Training (?:is )?(?:[Cc]omplete|finished|done)",
         r"llmfoundry[^\n]{0,80}: Done\.",
+        "Final validation metrics: ",
     ),
     _read_end,
 )
