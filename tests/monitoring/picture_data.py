@@ -47,7 +47,8 @@ def moments_of(watched: Watched, annotation: dict[str, Any], run: str) -> list[f
 def columns_of(watched: Watched, panel: dict[str, Any], run: str) -> list[list[str]]:
     """The lines of a table, its heading first; numbers as text."""
     renamed = panel["transformations"][1]["options"]["renameByName"]
-    names = [renamed[f"Value #{target['refId']}"] for target in panel["targets"]]
+    # A table of labels has no column of values.
+    names = [renamed.get(f"Value #{target['refId']}", "") for target in panel["targets"]]
     lines: dict[tuple[str, ...], dict[str, str]] = {}
     labels: tuple[str, ...] = ()
     for name, target in zip(names, panel["targets"], strict=True):
@@ -58,6 +59,7 @@ def columns_of(watched: Watched, panel: dict[str, Any], run: str) -> list[list[s
             labels = tuple(sorted({*labels, *each["metric"]}))
             key = tuple(f"{name}={value}" for name, value in sorted(each["metric"].items()))
             lines.setdefault(key, {})[name] = each["value"][1]
+    names = [name for name in names if name]
     heading = [*labels, *names]
     shown = [heading]
     for key, values in sorted(lines.items()):
