@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -164,17 +166,30 @@ def json_output() -> str:
         "# JSON", "",
         "These commands print JSON with `--json`: " + ", ".join(f"`{each}`" for each in having)
         + ". The [exit code](../exit-codes.md) is the same with and without it.", "",
-        "Keys are added in any release and never change their meaning in a minor one: ignore those "
-        "that you do not know. Unknown values are `null`, never 0.", "",
+        "Every object has `version`, `kind` and `time`. Keys are added in any release and never "
+        "change their meaning in a minor one: ignore those that you do not know. Unknown "
+        "values are `null`, never 0.", "",
     ]  # fmt: skip
     for schema in schemas:
         path = schema.relative_to(DOCS).as_posix()
-        lines += [f"JSON Schema: [{schema.name}](../{path}).", ""]
+        lines += [f"JSON Schema: [{schema.name}](../{path}). In short:", "", *_shapes(schema), ""]
     lines += [
         "The sidecar and the controller serve JSON too: [snapshot](../snapshot.md) describes what "
         "they exchange.", "",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _shapes(schema: Path) -> list[str]:
+    """The keys at the top of what each command prints."""
+    found = json.loads(schema.read_text("utf-8"))
+    shapes = [found["$defs"][each["$ref"].rpartition("/")[2]] for each in found["oneOf"]]
+    rows = [
+        f"| {_cell(each.get('description', each['title']).rstrip('.'))} | "
+        f"{', '.join(f'`{key}`' for key in each['properties'])} |"
+        for each in shapes
+    ]
+    return ["| printed by | keys |", "| --- | --- |", *rows]
 
 
 GENERATED: dict[str, Callable[[], str]] = {
