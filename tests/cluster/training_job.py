@@ -48,6 +48,8 @@ class Wanted(NamedTuple):
     faults: tuple[str, ...] = ()
     launcher: str = "torchrun"
     """Or `python`: the rank is what the pod's operator says."""
+    saves_at_end: bool = False
+    """On SIGTERM."""
 
 
 def machine_trainer(image: str) -> Trainer:
@@ -66,6 +68,7 @@ def command(trainer: Trainer, wanted: Wanted) -> list[str]:
         "--save", save, "--load", save, "--save-interval", str(wanted.save_interval),
         "--fault-state", f"{FAULTS}/{wanted.name}",
     ]  # fmt: skip
+    words += ["--exit-signal-handler"] if wanted.saves_at_end else []
     words += [word for each in wanted.faults for word in ("--fault", each)]
     if wanted.launcher == "python":
         return [trainer.python, *words]

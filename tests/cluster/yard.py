@@ -62,21 +62,26 @@ class Yard:
         return Training(self.cluster, self.namespace, job["kind"].lower(), job["metadata"]["name"])
 
     def inject(self, job: Mapping[str, Any], mode: str, sidecar: str) -> str:
-        search = os.pathsep.join(str(_ROOT / each) for each in ("sidecar", "trainer"))
-        done = subprocess.run(
-            [
-                sys.executable, "-m", "mwatch", "inject", "-f", "-", "--image", self.image,
-                "--mode", mode, "--sidecar", sidecar, "--python", self.trainer.python,
-                "--kubeconfig", str(self.cluster.kubeconfig), "-n", self.namespace,
-            ],
-            input=json.dumps(job),
-            env={**os.environ, "PYTHONPATH": search},
-            capture_output=True,
-            text=True,
-            timeout=60,
+        done = self.mwatch(
+            "inject", "-f", "-", "--image", self.image, "--mode", mode, "--sidecar", sidecar,
+            "--python", self.trainer.python, given=json.dumps(job),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def mwatch(
+        self, *words: str, given: str = "", seconds: float = 60.0
+    ) -> subprocess.CompletedProcess[str]:
+        search = os.pathsep.join(str(_ROOT / each) for each in ("sidecar", "trainer"))
+        where = ("--kubeconfig", str(self.cluster.kubeconfig), "-n", self.namespace)
+        return subprocess.run(
+            [sys.executable, "-m", "mwatch", *words, *where],
+            input=given,
+            env={**os.environ, "PYTHONPATH": search},
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+        )
 
     def restart_in_place(self) -> None:
         self.controller.use(FLEET)
