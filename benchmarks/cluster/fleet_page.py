@@ -132,7 +132,7 @@ def template(fleet: Fleet, place: Place, kind: Kind) -> bytes:
         for rank, _, _, phase, _, pid, _, *more in seed["beats"]
     ]
     body["signs"] = [
-        [source, state, first + rank, _renamed(text, first), "@at"]
+        [source, state, None if rank is None else first + rank, _renamed(text, first), "@at"]
         for source, state, rank, text, _ in seed["signs"]
     ]
     body["gpus"] = [

@@ -430,7 +430,7 @@ _HEALTHY = frozenset({"healthy", "finished"})
 
 def run(settings: ControllerSettings, log: Callable[[str], None]) -> int:
     """Run until a signal. MwatchError for unusable settings."""
-    _tune_interpreter()
+    tune_process()
     with asked_to_end() as asked, ExitStack() as stack:
         controller = make(settings, log)
         stack.callback(controller.access.close)
@@ -483,7 +483,7 @@ def make(
     return Controller(settings, access, fleet if can_act else None, log)
 
 
-def _tune_interpreter() -> None:
+def tune_process() -> None:
     """For a large, steady heap and two busy threads: thousands of pods live for days, and the
     thread that polls them must not wait for the one that evaluates them."""
     gc.freeze()
