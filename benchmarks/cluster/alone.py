@@ -14,7 +14,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -33,13 +32,14 @@ from benchmarks.cluster.seeds import gather
 from benchmarks.measure import ROOT
 from benchmarks.serving import environment
 from mwatch.config.controller import ControllerSettings
-from mwatch.controller.controller import TICK_SECONDS, Controller, tune_process
+from mwatch.controller.controller import TICK_SECONDS, Controller
 from mwatch.fleet.cluster_view import FleetView, JobSeen, PodSeen
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.access import Access
 from mwatch.kube.connect import Connection
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.pod import KubePod
+from mwatch.runtime.tuning import tune_process
 from support.builders import kube
 
 NAME = "train"
@@ -189,7 +189,6 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     tune_process()
-    threading.current_thread().name = "loop"
     with tempfile.TemporaryDirectory() as folder:
         seeds = options.seeds or Path(folder) / "seeds.json"
         if not seeds.exists():

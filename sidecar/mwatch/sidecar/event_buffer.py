@@ -118,6 +118,8 @@ class EventPage(NamedTuple):
     gap: bool
     after: int
     """The last number that the client knows; 0 if none."""
+    reached: int = 0
+    """The last number that it knows with this."""
 
 
 class EventBuffer:
@@ -184,7 +186,7 @@ class EventBuffer:
         if last is not None:
             newest, place = last.number, last.place
         reached = Cursor(self._life, newest, self._start, ahead.then(place))
-        return EventPage(bodies, str(reached), gap, after)
+        return EventPage(bodies, str(reached), gap, after, newest)
 
     def _place_with(self, observed: Observed, file: int) -> LogPlace:
         what, before = observed.what, self._place
