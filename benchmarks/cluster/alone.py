@@ -39,7 +39,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.connect import Connection
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.pod import KubePod
-from mwatch.runtime.tuning import tune_process
+from mwatch.runtime.self_monitoring import tune_process
 from support.builders import kube
 
 NAME = "train"

@@ -10,8 +10,9 @@ import sys
 
 def test_the_limit_of_open_files_is_raised_as_far_as_it_goes() -> None:
     code = (
-        "import resource as r; from mwatch.runtime.tuning import allow_open_files as allow;"
-        "_, hard = r.getrlimit(r.RLIMIT_NOFILE); r.setrlimit(r.RLIMIT_NOFILE, (64, hard)); allow();"
+        "import resource as r; from mwatch.runtime.self_monitoring import allow_open_files;"
+        "_, hard = r.getrlimit(r.RLIMIT_NOFILE); r.setrlimit(r.RLIMIT_NOFILE, (64, hard));"
+        "allow_open_files();"
         "assert r.getrlimit(r.RLIMIT_NOFILE) == (hard, hard)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

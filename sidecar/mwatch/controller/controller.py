@@ -59,9 +59,8 @@ from mwatch.remediate.manager import Remediation, RemediationManager
 from mwatch.remediate.status import RemediationStatus
 from mwatch.report.run_report import RunReport
 from mwatch.runtime.clock import Clock
-from mwatch.runtime.self_monitoring import InternalErrors
+from mwatch.runtime.self_monitoring import InternalErrors, tune_process
 from mwatch.runtime.shutdown import asked_to_end
-from mwatch.runtime.tuning import tune_process
 
 READ_SECONDS = 30.0
 KEY = "policy.toml"
