@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from mwatch.detect.finished_early import DETECTOR
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.job import ExitSeen, Job, Layout, ProcessGone
+from mwatch.model.job import ExitSeen, Job, KnownCheckpoint, Layout, ProcessGone
 from mwatch.model.observation import ProcessExit, Source
 from support.builders.job import START, fault, found, job, step, steps
 
@@ -62,6 +63,15 @@ def test_a_job_that_is_done_is_done() -> None:
     assert found(DETECTOR, left(gone(), iteration=1000)) == []
     assert found(DETECTOR, left(gone(), lines=[], resumed_from=1000)) == []
     assert found(DETECTOR, job(steps([2.0] * 30))) == []
+
+
+def test_a_checkpoint_of_the_last_step_stands_for_its_lost_line() -> None:
+    last = KnownCheckpoint(1000, START + 590, attempt=1, is_saved=True)
+    done = left(gone())
+    done.checkpoints[1000] = last
+    assert found(DETECTOR, done) == []
+    done.checkpoints[1000] = replace(last, attempt=0)  # of an older history
+    assert len(found(DETECTOR, done)) == 1
 
 
 def test_all_pods_must_have_left() -> None:

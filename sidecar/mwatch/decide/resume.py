@@ -239,7 +239,9 @@ def rollback_refusal(
     """Return why going back once more does not help; None if it may."""
     done = [act for act in history.restarts(record) if act.first_bad is not None]
     bad = first_bad(job, finding)
-    if finding.cause is Cause.NAN and _was_never_good(job, bad):
+    # A guard that ended the attempt saw one bad number, which may have been the machine's.
+    is_shown = finding.cause is Cause.NAN and finding.detector != "crashed"
+    if is_shown and _was_never_good(job, bad):
         return "the numbers were never good: the same weights and samples give the same again"
     ever = [act for act in record.acts if act.first_bad is not None]  # a stop fixes no data
     again = _same_samples(job, ever, bad, settings)
