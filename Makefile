@@ -32,10 +32,9 @@ help: ## show this list
 demo: .venv/demo ## train a real small GPT, break it in five ways, see it come back (QUICK=1: two)
 	@.venv/bin/mwatch demo --real $(if $(QUICK),--quick)
 
-# Whole trainings with torch, real launchers, a browser, Prometheus, helm and a built release: a third
-# of all the time for a thirtieth of the tests.
-LONG := tests/browser tests/charts tests/cli/test_demo_command.py tests/cli/test_run_launchers.py \
-	tests/gpt tests/megatron_chart tests/monitoring tests/release
+# Whole trainings with torch, real launchers, a browser, Prometheus and a built release.
+LONG := tests/browser tests/cli/test_demo_command.py tests/cli/test_run_launchers.py tests/gpt \
+	tests/monitoring tests/release
 PYTEST := $(PY) -m pytest -q -n $(WORKERS) --dist loadfile
 
 # Each worker and each process that a test starts would compile our modules anew.
@@ -43,7 +42,7 @@ test test-long: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/dev .venv/demo .venv/launchers ## run the tests but those of test-long and check (COV=1: with coverage)
 	$(PYTEST) $(addprefix --ignore=,$(LONG) tests/contract) $(COVERAGE)
 
-test-long: .venv/dev .venv/demo .venv/launchers ## real trainings, launchers, browser, Prometheus, helm, release (5 minutes)
+test-long: .venv/dev .venv/demo .venv/launchers ## real trainings, launchers, browser, Prometheus, release (5 minutes)
 	$(PYTEST) $(LONG)
 
 test-cluster: .venv/dev .venv/demo ## the tests that need a Kubernetes: made here (root, Go), or MWATCH_TEST_KUBECONFIG
