@@ -4,8 +4,7 @@
 
 `python -m benchmarks.cluster.fleet SEEDS`. It listens on port 9401 of all addresses, and for the
 benchmark's own orders on 127.0.0.1, port 9400. As a sidecar it answers one request on each
-connection, or follows it with lines. It gives its evidence to anybody who brings a token, and never
-restarts in place.
+connection. It gives its evidence to anybody who brings a token, and never restarts in place.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ import asyncio
 import base64
 import gc
 import os
-import random
 import sys
 import time
 from collections import Counter
@@ -26,14 +24,11 @@ from benchmarks.cluster.fleet_page import Fleet, Place, PodPage
 from benchmarks.cluster.seeds import Seeds
 from benchmarks.cluster.training import Kind, Training
 from mwatch import json_codec
-from mwatch.sidecar.follow import WHOLE_SECONDS
 
 PORT = 9401
 ORDERS = 9400
 _BACKLOG = 4096
 _MAX_REQUEST = 1 << 22
-_LOOK_SECONDS = 1.0
-_STREAM = b"HTTP/1.1 200 Answer\r\nServer: mwatch\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 class Sidecars:
@@ -64,13 +59,6 @@ class Sidecars:
         if path == "/v1/restart" and method == "POST":
             return response(502, {"outcome": "refused", "error": "it does not answer"})
         return response(404, {"error": "no such page"})
-
-    def followed(self, address: str, target: str) -> PodPage | None:
-        """Whoever is asked for a stream."""
-        path, _, query = target.partition("?")
-        if path != "/v1/snapshot" or "follow" not in parse_qs(query):
-            return None
-        return self._pages.get(address)
 
     def order(self, method: str, target: str, body: bytes) -> bytes:
         given = json_codec.decode(body) if body else {}
@@ -127,58 +115,11 @@ class _Connection(asyncio.Protocol):
         if not end or len(body) < _length(head):
             return
         method, target, _ = head.partition(b"\r\n")[0].decode("latin-1").split(" ", 2)
-        page = self._sidecars.followed(self._address, target)
         if self._port == ORDERS:
             self._transport.write(self._sidecars.order(method, target, body))
-        elif page is not None and method == "GET":
-            query = parse_qs(target.partition("?")[2])
-            period, after = float(query["follow"][0]), query.get("after", [""])[0]
-            _Stream(self._transport, page, self._sidecars.counts, period).start(after)
-            return
         else:
             self._transport.write(self._sidecars.answer(self._address, method, target))
         self._transport.close()
-
-
-class _Stream:
-    """Lines for one who follows a pod."""
-
-    def __init__(
-        self, transport: asyncio.Transport, page: PodPage, counts: Counter[str], period: float
-    ) -> None:
-        self._transport, self._page, self._counts = transport, page, counts
-        self._period = period
-        self._cursor, self._kind = "", Kind.MOVING
-        self._due = self._whole_due = 0.0
-
-    def start(self, after: str) -> None:
-        self._cursor = after
-        self._transport.write(_STREAM)
-        # Sidecars of thousands of pods are started at thousands of moments.
-        self._whole_due = time.monotonic() + WHOLE_SECONDS * random.random()
-        self._send(is_steady=False)
-        self._look()
-
-    def _look(self) -> None:
-        """Whether it is time, or something happened."""
-        if self._transport.is_closing():
-            return
-        now, kind = time.monotonic(), self._page.kind(time.time() - 1.0)
-        if kind is not self._kind or now >= self._due:
-            is_old = now >= self._whole_due
-            self._send(is_steady=kind is self._kind is Kind.MOVING and not is_old)
-            self._kind = kind
-            if is_old:
-                self._whole_due = now + WHOLE_SECONDS
-        wait = self._due - now if now + _LOOK_SECONDS > self._due else _LOOK_SECONDS
-        asyncio.get_running_loop().call_later(max(0.01, wait), self._look)
-
-    def _send(self, *, is_steady: bool) -> None:
-        if time.monotonic() >= self._due:
-            self._due = time.monotonic() + self._period
-        line, self._cursor = self._page.line(self._cursor, time.time(), is_steady=is_steady)
-        self._counts["GET /v1/snapshot"] += 1
-        self._transport.write(b"%x\r\n%b\r\n" % (len(line), line))
 
 
 def _length(head: bytes) -> int:

@@ -14,7 +14,7 @@ import pytest
 
 from mwatch.fleet.poller import PodPoll, PollLimits, PollTarget
 from mwatch.fleet.visibility import Polled
-from mwatch.model.observation import Beat, ProcessExit
+from mwatch.model.observation import ProcessExit
 from support.fakes.pod_servers import PodServer
 
 QUICK = PollLimits(seconds=0.5)
@@ -79,42 +79,7 @@ def test_each_event_is_asked_for_once(pod: PodServer) -> None:
     assert [type(each.what).__name__ for each in first.snapshot.events] == ["AttemptStart"]
     assert [type(each.what).__name__ for each in second.snapshot.events] == ["ProcessExit"]
     assert second.snapshot.wrapper is None  # as it is known
-    assert pod.requests == ["follow=0.1"], "all of it on one connection"
-
-
-def test_a_sidecar_says_only_that_nothing_happened_until_something_does(pod: PodServer) -> None:
-    with polling(target(pod)) as poll:
-        first = until(poll, lambda each: each.snapshot is not None)
-        pod.look(6)
-        steady = until(poll, lambda each: each.is_steady and _iteration(each) == 6)
-        pod.tell(ProcessExit(1, None, None))
-        changed = until(poll, lambda each: bool(each.snapshot and each.snapshot.events))
-    assert not first.is_steady and not changed.is_steady
-    assert first.snapshot is not None and steady.snapshot is not None
-    assert steady.snapshot.wrapper == first.snapshot.wrapper is not None
-    assert steady.snapshot.sources == first.snapshot.sources
-    assert steady.snapshot.at > first.snapshot.at and not steady.snapshot.events
-    assert len(pod.requests) == 1
-
-
-def _iteration(polled: Polled) -> int | None:
-    if polled.snapshot is None or not polled.snapshot.beats:
-        return None
-    beat = polled.snapshot.beats[0].what
-    return beat.iteration if isinstance(beat, Beat) else None
-
-
-def test_an_older_sidecar_is_polled(pod: PodServer) -> None:
-    """It answers once, whatever else is asked for."""
-    pod.follows = False
-    with polling(target(pod)) as poll:
-        until(poll, lambda each: each.snapshot is not None)
-        pod.tell(ProcessExit(1, None, None))
-        changed = until(poll, lambda each: bool(each.snapshot and each.snapshot.events))
-        until(poll, lambda each: each.snapshot is not None)
-    assert changed.snapshot is not None
-    assert [type(each.what).__name__ for each in changed.snapshot.events] == ["ProcessExit"]
-    assert pod.requests[1].startswith("follow=0.1&after=life0.") and len(pod.requests) >= 3
+    assert pod.requests[0] == "" and pod.requests[1].startswith("after=life0.")
 
 
 @pytest.mark.parametrize(
@@ -254,7 +219,7 @@ def test_it_ends_at_once_though_somebody_never_answers() -> None:
         poll = PodPoll(time.time, period=0.1, limits=PollLimits(seconds=30.0))
         poll.start()
         poll.want([PollTarget("uid-0", "ns", "x", host, port)])
-        while not poll._busy:
+        while not poll.polls:
             time.sleep(0.01)
         began = time.monotonic()
         poll.close()

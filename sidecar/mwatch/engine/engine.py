@@ -25,10 +25,8 @@ from mwatch.model.finding import LOG_END, Cause, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
-from mwatch.model.snapshot.snapshot_wire import PodSnapshot
 from mwatch.model.timeline import Quarantine, Rollback
 from mwatch.state.fold import fold
-from mwatch.state.steady import confirm_signs, fold_steady
 
 _EXPLAINED = SILENCE | {"blind"}
 
@@ -78,14 +76,6 @@ class Engine:
         fold(self.job, observed)
         if self._incidents.awaits_progress:
             self._incidents.progressed(self.job.attempt, observed.at)
-
-    def observe_steady(self, pod: PodSnapshot, received_at: float) -> None:
-        """Ranks and witnesses of a pod of which nothing else is new."""
-        shift = pod.shift(received_at)
-        fold_steady(self.job, pod.who.pod, pod.beats, pod.progressed, shift)
-        confirm_signs(self.job, pod.who.pod, pod.signs, shift + pod.signs_later)
-        if self._incidents.awaits_progress:
-            self._incidents.progressed(self.job.attempt, received_at)
 
     def evaluate(self, now: float, besides: Sequence[Finding] = ()) -> Assessment:
         """`besides`: findings from elsewhere, such as Kubernetes or the end of a recorded log. A

@@ -60,8 +60,6 @@ class Polled(NamedTuple):
     problem: str = ""
     is_whole: bool = True
     port: int = 0
-    is_steady: bool = False
-    """The sidecar says that nothing but time has passed since its last answer."""
 
 
 OF_SOURCE = {

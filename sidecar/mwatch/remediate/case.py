@@ -8,7 +8,6 @@ out and the `LedgerUpdate` to write with it. The states are in `mwatch.model.kub
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -41,7 +40,7 @@ class RestartTask:
     reason: str
     is_asked: bool
     pods: tuple[PodAddress, ...]
-    """With a reachable sidecar, the blamed one first, then those of its model replica."""
+    """With a reachable sidecar, the blamed one first."""
     unreachable: tuple[tuple[str, str], ...]
     nodes: tuple[KubeNode, ...] | None
     can_in_place: bool
@@ -291,7 +290,7 @@ def case_again(
 
 
 def _task(job: JobMonitor, id: str, token: str, blamed: str | None, **facts: Any) -> RestartTask:
-    """With the addresses of the sidecars, the most informative first."""
+    """With the addresses of the sidecars, the blamed pod's first."""
     places, unreachable = [], []
     for pod in job.facts.pods:
         view = job.pods.get(pod.uid)
@@ -299,31 +298,12 @@ def _task(job: JobMonitor, id: str, token: str, blamed: str | None, **facts: Any
             unreachable.append((pod.name, "its sidecar has no address"))
             continue
         places.append(PodAddress(pod.name, pod.uid, view.address, view.port))
-    places.sort(key=_interest(job, blamed))
+    places.sort(key=lambda each: (each.pod != blamed, each.pod))
     return RestartTask(
         id=id, key=job.key, job=job.kube, token=token, pods=tuple(places),
         unreachable=tuple(unreachable), nodes=job.facts.nodes,
         blamed=next((each.uid for each in places if each.pod == blamed), ""), **facts,
     )  # fmt: skip
-
-
-def _interest(job: JobMonitor, blamed: str | None) -> Callable[[PodAddress], tuple[int, int, str]]:
-    """Order for evidence: the blamed pod, those of its model replica, then a sample of all."""
-    state = job.engine.job
-    replicas: dict[str, set[int]] = {}
-    for rank in state.attempt.ranks.values() if state.layout.tensor is not None else ():
-        if (replica := state.layout.coordinates(rank.rank).get("dp")) is not None:
-            replicas.setdefault(rank.stream, set()).add(replica)
-    mine = replicas.get(blamed or "", set())
-
-    def order(each: PodAddress) -> tuple[int, int, str]:
-        if each.pod == blamed:
-            return 0, 0, each.pod
-        if mine & replicas.get(each.pod, set()):
-            return 1, 0, each.pod
-        return 2, zlib.crc32(each.pod.encode()), each.pod
-
-    return order
 
 
 def _all_act(job: JobMonitor, waiting: frozenset[str]) -> bool:

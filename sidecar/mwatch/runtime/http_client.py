@@ -61,9 +61,6 @@ class HttpRequest(NamedTuple):
         return f"{self.method} {path} HTTP/1.1\r\n{fields}\r\n".encode("ascii") + self.body
 
 
-_ENDLESS = 1 << 62
-
-
 class HttpResponse(NamedTuple):
     status: int
     body: bytearray
@@ -78,20 +75,10 @@ async def fetch(
 ) -> HttpResponse:
     """RequestFailed if no whole response came within the limits. A sink takes the body of a
     response with status 200 as it arrives."""
-    result: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
-    return await _run(request, _Exchange(request.encoded(), result, max_bytes, sink), seconds)
-
-
-async def _run(
-    request: HttpRequest,
-    exchange: _Exchange,
-    seconds: float,
-    began: Callable[[asyncio.Timeout], None] = lambda limit: None,
-) -> HttpResponse:
+    loop = asyncio.get_running_loop()
+    exchange = _Exchange(request.encoded(), loop.create_future(), max_bytes, sink)
     try:
-        async with asyncio.timeout(seconds) as limit:
-            began(limit)
-            loop = asyncio.get_running_loop()
+        async with asyncio.timeout(seconds):
             await loop.create_connection(lambda: exchange, request.host, request.port)
             return await exchange.result
     except TimeoutError:
@@ -102,49 +89,6 @@ async def _run(
         raise RequestFailed(FailureKind.UNREACHABLE, text) from None
     finally:
         exchange.close()
-
-
-class _Lines:
-    """Cuts a body into lines as it arrives; each gives the server more time."""
-
-    def __init__(self, line: Callable[[bytes], object], max_bytes: int) -> None:
-        self._line = line
-        self._max_bytes = max_bytes
-        self.extend_limit: Callable[[], object] = lambda: None
-        self.rest = bytearray()
-
-    def take(self, part: bytearray) -> None:
-        self.rest += part
-        if b"\n" in part:
-            *whole, last = bytes(self.rest).split(b"\n")
-            self.rest = bytearray(last)
-            for each in whole:
-                self._line(each)
-            self.extend_limit()
-        if len(self.rest) > self._max_bytes:
-            text = f"its answer is larger than {self._max_bytes} bytes"
-            raise RequestFailed(FailureKind.LARGE, text)
-
-
-async def follow(
-    request: HttpRequest,
-    line: Callable[[bytes], object],
-    *,
-    seconds: float,
-    quiet_seconds: float,
-    max_bytes: int,
-) -> HttpResponse:
-    """Pass on each line of the response as it arrives; the rest is the body of the result. The
-    first line must come within `seconds`, each of the others within `quiet_seconds`."""
-    loop = asyncio.get_running_loop()
-    lines = _Lines(line, max_bytes)
-    exchange = _Exchange(request.encoded(), loop.create_future(), _ENDLESS, lines.take)
-
-    def began(limit: asyncio.Timeout) -> None:
-        lines.extend_limit = lambda: limit.reschedule(loop.time() + quiet_seconds)
-
-    status, body = await _run(request, exchange, seconds, began)
-    return HttpResponse(status, body or lines.rest)
 
 
 class _Exchange(asyncio.Protocol):

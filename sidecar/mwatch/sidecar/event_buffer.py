@@ -118,8 +118,6 @@ class EventPage(NamedTuple):
     gap: bool
     after: int
     """The last number that the client knows; 0 if none."""
-    reached: int = 0
-    """The last number that it knows with this."""
 
 
 class EventBuffer:
@@ -186,7 +184,7 @@ class EventBuffer:
         if last is not None:
             newest, place = last.number, last.place
         reached = Cursor(self._life, newest, self._start, ahead.then(place))
-        return EventPage(bodies, str(reached), gap, after, newest)
+        return EventPage(bodies, str(reached), gap, after)
 
     def _place_with(self, observed: Observed, file: int) -> LogPlace:
         what, before = observed.what, self._place

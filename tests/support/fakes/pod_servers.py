@@ -34,8 +34,6 @@ class PodServer:
     ) -> None:
         self.name, self.rank, self.attempt = name, rank, attempt
         self.requests: list[str] = []
-        self.follows = True
-        """False: as sidecars of older releases."""
         self.started_at = time.time() - 5.0
         self._namespace = namespace
         self.be(uid)
@@ -84,6 +82,4 @@ class PodServer:
 
     def _answer(self, request: Request) -> Page:
         self.requests.append(request.query)
-        if not self.follows:
-            request = request._replace(query=request.query.replace("follow=", "unknown="))
         return self.page.page(request)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -302,20 +302,16 @@ def one_thread(
     patch.setattr(background, "ThreadPoolExecutor", QueueExecutor)
     patch.setattr(gang_restart, "ThreadPoolExecutor", InlineExecutor)
 
-    def ask_all(
-        pods: Sequence[PodAddress], path: str, token: str, *, body: Mapping[str, Any], **_: object
-    ) -> dict[str, Reply]:
+    def post(where: PodAddress, path: str, token: str, body: Mapping[str, Any], _: float) -> Reply:
         assert path == "/v1/restart"
-        found = {}
-        for each in pods:
-            before_in_place(body["attempt"], token)
-            found[each.pod] = gang.restart_in_place(each.uid, body["attempt"])
-        return found
+        before_in_place(body["attempt"], token)
+        return gang.restart_in_place(where.uid, body["attempt"])
 
     def save(*_: object, **more: object) -> SavedEvidence:
         before_evidence()
         return SavedEvidence("", (), ())
 
-    patch.setattr(worker, "ask_all", ask_all)
-    patch.setattr(evidence, "gather", lambda asks, **_: {name: asks[name]() for name in asks})
+    patch.setattr(worker, "post", post)
+    for module in (worker, evidence):
+        patch.setattr(module, "gather", lambda asks, **_: {name: asks[name]() for name in asks})
     patch.setattr(evidence, "collect", save)

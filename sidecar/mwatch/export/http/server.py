@@ -57,8 +57,6 @@ class Page(NamedTuple):
     headers: Mapping[str, str] = {}
     stream: Callable[[Send], None] | None = None
     """Sends the body in pieces, instead of `body`."""
-    seconds: float = 0.0
-    """Time limit of the stream; 0: the endpoint's."""
 
 
 Handler = Callable[[Request], Page]
@@ -342,8 +340,6 @@ class _Handler(BaseHTTPRequestHandler):
         if page.stream is None:
             self.wfile.write(page.body)
         else:
-            if page.seconds:
-                self.server.allow(self.connection, page.seconds)
             page.stream(self._send_chunk if self._is_chunked else self.wfile.write)
             self.wfile.write(b"0\r\n\r\n" if self._is_chunked else b"")
 
