@@ -38,8 +38,9 @@ ceiling_seconds = 120.0
 [checkpoints]
 max_rollbacks = 9
 """
-# The tests' jobs share their storage, and stall one after the other.
-FLEET = "rendezvous_wait_seconds = 0\nevidence_seconds = 10\ncommon_cause_least = 9\n"
+# The tests' jobs share their storage, and stall one after the other. On a busy machine a bundle
+# takes more than ten seconds.
+FLEET = "rendezvous_wait_seconds = 0\nevidence_seconds = 60\ncommon_cause_least = 9\n"
 
 
 class Controller:
