@@ -23,6 +23,7 @@ def test_a_stopped_rank_of_a_jobset_is_restarted_by_its_own_policy(
     job = yard.start(jobset(yard.trainer, Wanted("set")))
     try:
         pods, attempt = job.trains_well()
+        job.wait_for_token()
         kept = yard.evidence()
         last = job.stop("node-0-1")
         job.wait_for_attempt(attempt + 1)

@@ -48,6 +48,7 @@ def test_nan_goes_back_to_the_last_good_checkpoint_and_not_to_the_latest(
 def test_a_stopped_rank_is_restarted_in_place(job: Training, yard: Yard) -> None:
     yard.restart_in_place()
     pods, attempt = job.trains_well()
+    job.wait_for_token()
     kept = yard.evidence()
     last = job.stop("worker")
     job.wait_for_attempt(attempt + 1)
@@ -79,6 +80,7 @@ def test_a_stopped_rank_is_restarted_by_new_pods_though_the_controller_is_killed
 ) -> None:
     yard.restart_by_pods()
     pods, attempt = job.trains_well()
+    job.wait_for_token()
     kept = yard.evidence()
     last = job.stop("master")
     job.wait(lambda: job.pods() != pods, "the first pod on its way out", 120)

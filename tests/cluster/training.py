@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from cluster.api import Api
 from cluster.kubectl import Kubectl, KubectlFailed
 from cluster.training_job import SAVE
+from mwatch.manifests.parts import TOKEN_FILE
 
 _ITERATION = re.compile(r"\[(\S+ \S+)\] iteration +(\d+)/ *\d+ \|")
 _BEGUN = re.compile(r"\[before the start of training step\] datetime: (\S+ \S+)")
@@ -112,6 +113,19 @@ class Training:
         self.wait_for_checkpoint(self.resumed())
         self.wait_past(self.iteration())
         return self.pods(), int(self.timeline()["attempt"])
+
+    def wait_for_token(self) -> None:
+        """Without it no sidecar hands out evidence; the kubelet mounts it up to a minute after the
+        controller has made it."""
+
+        def is_there() -> bool:
+            for pod in self.pods():
+                self.kubectl(
+                    "exec", pod, "-c", "pytorch", "--", "sh", "-c", f"test -s {TOKEN_FILE}"
+                )
+            return True
+
+        self.wait(is_there, "the token in every pod", SECONDS)
 
     def stop(self, part: str) -> Stopped:
         """SIGSTOP to the rank of that pod; how far the job has come, when it has come to rest:
