@@ -124,15 +124,18 @@ def test_the_container_ends_with_the_exit_code_of_composer(tmp_path: Path, watch
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "composer").write_text(FAKE_COMPOSER)
     (tmp_path / "bin" / "composer").chmod(0o755)
-    build(str(tmp_path / "mwatch-run.pyz"))
-    ours = {"/etc/mwatch-run/": f"{tmp_path}/", "/mwatch/": f"{tmp_path}/"}
+    given_folder, volume = tmp_path / "given", tmp_path / "volume"
+    given_folder.mkdir()
+    volume.mkdir()
+    build(str(given_folder / "mwatch-run.pyz"))
+    ours = {"/etc/mwatch-run/": f"{given_folder}/", "/mwatch/": f"{volume}/"}
     made = trainer(job(*sets(f"mwatch.enabled={watched}")))
     words = list(made["command"])
     for theirs, folder in ours.items():
         words = [each.replace(theirs, folder) for each in words]
     given = {each["name"]: each["value"] for each in made["env"] if "value" in each}
     if watched == "true":
-        given |= {"MWATCH_DIR": str(tmp_path), "MWATCH_CONTROLLER": "", "MWATCH_JOB": "mpt"}
+        given |= {"MWATCH_DIR": str(volume), "MWATCH_CONTROLLER": "", "MWATCH_JOB": "mpt"}
     path = f"{tmp_path / 'bin'}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         words, env={**given, "PATH": path}, capture_output=True, text=True, timeout=60
