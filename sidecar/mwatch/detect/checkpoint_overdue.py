@@ -55,8 +55,7 @@ def _newest_known(job: Job) -> int:
         return _base(job)
     known = next(reversed(job.checkpoints.values()))
     done = job.attempt.iteration or 0
-    is_there = known.is_saved or known.stored == "complete"
-    counts = is_there and known.iteration <= done and not known.is_abandoned
+    counts = known.is_written and known.iteration <= done and not known.is_abandoned
     return known.iteration if counts else _base(job)
 
 

@@ -58,10 +58,8 @@ def _is_before_the_end(job: Job) -> bool:
     if total is None:
         return False
     # The line of the last step may be lost; a checkpoint of it is as good.
-    whole = (
-        each for each in job.checkpoints.values() if each.is_saved or each.stored == "complete"
-    )
-    own = (each.iteration for each in whole if each.attempt == attempt.number)
+    saved = (each for each in job.checkpoints.values() if each.is_written)
+    own = (each.iteration for each in saved if each.attempt == attempt.number)
     done = max(attempt.iteration or 0, attempt.resumed_from or 0, *own)
     known = cadence(job)
     apart = job.layout.log_interval or (known.iterations if known is not None else 1)

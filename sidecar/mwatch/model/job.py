@@ -298,6 +298,11 @@ class KnownCheckpoint:
     is_abandoned: bool = False
 
     @property
+    def is_written(self) -> bool:
+        """Whether the log reports the save, or the folder holds all of it."""
+        return self.is_saved or self.stored == "complete"
+
+    @property
     def made_at(self) -> float | None:
         """When it was written; the folder is more exact than the log."""
         return self.saved_at if self.written_at is None else self.written_at
