@@ -67,7 +67,48 @@ def test_pods_that_run_or_crash_are_no_cause_of_kubernetes(name: str) -> None:
 
 
 def test_there_is_one_function_for_each_cause() -> None:
-    assert len({cause.__name__ for cause in ALL}) == 8
+    assert len({cause.__name__ for cause in ALL}) == 9
+
+
+NO_SHELL = (
+    "failed to create containerd task: failed to create shim task: runc create failed: "
+    'exec: "/bin/sh": stat /bin/sh: no such file or directory: unknown'
+)
+NOT_STARTED = {"exitCode": 128, "reason": "StartError", "message": NO_SHELL}
+STATES: dict[str, dict[str, object]] = {
+    "never again": {"state": {"terminated": NOT_STARTED}},
+    "waits to try again": {
+        "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+        "lastState": {"terminated": NOT_STARTED},
+    },
+    "cri-o": {
+        "state": {
+            "waiting": {
+                "reason": "CreateContainerError",
+                "message": "container create failed: executable file `/bin/sh` not found",
+            }
+        }
+    },
+}
+
+
+def with_state(state: dict[str, object]) -> KubePod:
+    return pod("train-0", status={"containerStatuses": [{"name": "pytorch", **state}]})
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_an_image_without_a_shell_is_named_with_its_fix_however_long_ago(state: str) -> None:
+    (found,) = kube_causes(facts(None, with_state(STATES[state]), now=NOW + 86_400))
+    assert found.cause is Cause.IMAGE
+    assert "train-0 cannot start: its image has no /bin/sh" in found.summary
+    assert "mwatch uninject" in found.summary and "/bin/sh" in found.evidence[0].text
+
+
+def test_other_failures_to_start_and_what_a_program_wrote_do_not_name_the_shell() -> None:
+    other = {**NOT_STARTED, "message": 'exec: "torchrun": executable file not found in $PATH'}
+    printed = {**NOT_STARTED, "reason": "Error"}
+    for each in (other, printed):
+        assert kube_causes(facts(None, with_state({"state": {"terminated": each}}))) == []
 
 
 def test_a_crash_loop_an_oom_and_an_eviction_for_memory_are_left_to_the_others() -> None:
@@ -196,6 +237,16 @@ def test_a_mount_that_failed_and_then_went_well_is_history() -> None:
     assert causes(facts(None, pod(), pod("train-1"), events=(output,))) == []
     old = event("FailedMount", "timed out", age=3600.0)
     assert causes(facts(None, waits, pod("train-1"), events=(old,))) == []
+
+
+def test_a_pod_whose_image_is_missing_has_its_volumes() -> None:
+    """Only after the mounts the kubelet asks for the image, while the Event stays for an hour."""
+    failed = event("FailedMount", 'object "team"/"kube-root-ca.crt" not registered')
+    state = {"state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}}}
+    status = {"phase": "Pending", "containerStatuses": [{"name": "pytorch", **state}]}
+    waits = pod("train-0", status=status)
+    assert waits.phase == "Pending"
+    assert causes(facts(None, waits, pod("train-1"), events=(failed,))) == [Cause.IMAGE]
 
 
 def test_a_quota_that_lets_no_pod_in_is_no_room() -> None:

@@ -10,10 +10,12 @@ an Event, ends or suspends the job, or removes what crashed. One such trace expl
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Evidence, Finding, Severity
 from mwatch.model.kube.facts import KubeEvent, KubeFacts, KubeWorkload
+from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import SIDECAR, KubePod
 from mwatch.model.phase import JobPhase
@@ -31,6 +33,8 @@ _IMAGE = frozenset(
 )  # fmt: skip
 _VOLUME = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "ProvisioningFailed"})
 _CLAIM = ("persistentvolumeclaim", "volume node affinity", "volume count")
+_SHELL = "/bin/sh"
+_MISSING = re.compile("no such file|not found")
 _GATED = "SchedulingGated"
 _MAX_NAMES = 3
 
@@ -151,7 +155,8 @@ def drained(facts: KubeFacts) -> Finding | None:
 
 
 def volume(facts: KubeFacts) -> Finding | None:
-    waits = {pod.name: pod for pod in facts.pods if pod.phase == "Pending" and not pod.is_deleting}
+    pending = [pod for pod in facts.pods if pod.phase == "Pending" and not pod.is_deleting]
+    waits = {pod.name: pod for pod in pending if not pod.has_volumes}
     reported = [each for each in _events(facts, _VOLUME, None) if _is_about(each, waits)]
     claims = [pod for pod in waits.values() if _is_claim(pod)]
     if not reported and not claims:
@@ -171,6 +176,23 @@ def image(facts: KubeFacts) -> Finding | None:
     return _found(Cause.IMAGE, summary, pods)
 
 
+def no_shell(facts: KubeFacts) -> Finding | None:
+    """The command that `inject` writes begins with a shell, and this image has none."""
+    pods = [pod for pod in facts.pods if not pod.is_deleting and _lacks_shell(pod)]
+    if not pods:
+        return None
+    summary = (
+        f"{pods[0].name} cannot start: its image has no {_SHELL}, which the command of mwatch "
+        "begins with; fix: an image with a shell, or mwatch uninject"
+    )
+    return _found(Cause.IMAGE, summary, pods)
+
+
+def _lacks_shell(pod: KubePod) -> bool:
+    errors = (each.start_error for each in pod.containers)
+    return any(_SHELL in each and _MISSING.search(each) for each in errors)
+
+
 def unwatched(facts: KubeFacts) -> Finding | None:
     """The trainer runs, and mwatch's own container cannot start."""
     pods = [pod for pod in facts.pods if pod.trains_alone and not pod.is_deleting]
@@ -180,10 +202,15 @@ def unwatched(facts: KubeFacts) -> Finding | None:
     ours = next(each for each in first.containers if each.name == SIDECAR)
     fix = f"kubectl set image -n {first.namespace} pod/{first.name} {SIDECAR}=IMAGE"
     text = f": {ours.waiting_text}" if ours.waiting_text else ""
+    # The Services of a PyTorchJob have only ready pods.
+    is_gang = (
+        facts.job is not None and facts.job.kind is JobKind.PYTORCH_JOB and len(facts.pods) > 1
+    )
+    harm = "other pods cannot resolve its name, and it cannot end" if is_gang else "it cannot end"
     return _found(
         Cause.BLIND,
-        f"not watched: {first.name} trains, but its container {SIDECAR} does not start "
-        f"({ours.waiting}{text[:200]}), and the pod cannot end; fix: {fix}",
+        f"not watched: {first.name} runs, but its container {SIDECAR} does not start "
+        f"({ours.waiting}{text[:200]}): {harm}; fix: {fix}",
         pods,
     )
 
@@ -207,7 +234,8 @@ def unschedulable(facts: KubeFacts) -> Finding | None:
 
 
 ALL: tuple[Callable[[KubeFacts], Finding | None], ...] = (
-    deleted_by_user, suspended, preempted, drained, volume, image, unwatched, unschedulable,
+    deleted_by_user, suspended, preempted, drained, volume, image, no_shell, unwatched,
+    unschedulable,
 )  # fmt: skip
 
 
@@ -305,6 +333,7 @@ def _state_parts(pod: KubePod) -> Iterator[str]:
         yield f"{pod.unscheduled_reason}: {pod.unscheduled_text}"
     if trouble := _image_trouble(pod):
         yield trouble
+    yield from (f"{each.name}: {each.start_error}" for each in pod.containers if each.start_error)
 
 
 def _since(pod: KubePod) -> float | None:

@@ -38,6 +38,10 @@ MAX_TEXT = 500
 SIDECAR = "mwatch"
 """The name of mwatch's own container in a training pod."""
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
+_CREATING = _STARTING | {""}
+_NOT_STARTED = frozenset(
+    {"StartError", "ContainerCannotRun", "RunContainerError", "CreateContainerError"}
+)
 
 
 class Container(NamedTuple):
@@ -53,6 +57,7 @@ class Container(NamedTuple):
     exit_code: int | None  # of the last known exit, of this run or the one before
     exit_reason: str
     ended_at: float | None
+    start_error: str = ""  # why the runtime could not start it; empty: it has started, or may yet
 
 
 class Disruption(NamedTuple):
@@ -109,6 +114,14 @@ class KubePod:
         rest = [each for each in self.containers if each.name != SIDECAR and not each.is_init]
         is_held = any(why and why not in _STARTING for why in ours)
         return is_held and any(each.is_running for each in rest)
+
+    @property
+    def has_volumes(self) -> bool:
+        """The kubelet mounts all volumes before it pulls an image or starts a container."""
+        return any(
+            each.is_running or each.exit_code is not None or each.waiting not in _CREATING
+            for each in self.containers
+        )
 
     @property
     def restarts(self) -> int:
@@ -199,4 +212,11 @@ def _container(body: Object, is_init: bool, stay: set[str]) -> Container:
         exit_code=number(ended, "exitCode"),
         exit_reason=text(ended, "reason"),
         ended_at=moment(ended, "finishedAt"),
+        start_error=_start_error(part(body, "state", "waiting"), ended),
     )
+
+
+def _start_error(waiting: Object | None, ended: Object | None) -> str:
+    """The message of any other end was written by the program itself."""
+    states = [each for each in (waiting, ended) if text(each, "reason") in _NOT_STARTED]
+    return text(states[0], "message")[:MAX_TEXT] if states else ""
