@@ -185,12 +185,25 @@ def test_a_great_jump_of_few_iterations_is_a_warning() -> None:
         [2.8, 2.81, 2.79, 2.8, 3.6, 3.7, 3.6, 3.7, 3.6],  # another data set
         [0.4, 1.9, 0.5, 1.7, 0.4, 2.1, 1.9, 2.2, 2.0],  # noise of small batches
         [0.002, 0.001, 0.002, 0.001, 0.02, 0.03, 0.02],  # an objective near zero
-        [2.8, 2.8, 7.0, 7.1, 7.2, 7.3],  # no history at all
+        [2.8, 7.0, 7.1, 7.2, 7.3],  # no history at all
         [2.8, 2.81, 2.79, 2.8, 2.8, 8.0, 8.1],  # too short
     ],
 )
 def test_what_is_usual_at_the_beginning_of_a_run_is_not_a_spike(losses: list[float]) -> None:
     assert ten_at_a_time(losses) == []
+
+
+@pytest.mark.parametrize("losses", [[2.32, 2.34, 4.9, 6.8, 7.4], [2.3, 11.1, 11.0, 11.0, 11.0]])
+def test_a_great_jump_with_next_to_no_history_is_a_warning(losses: list[float]) -> None:
+    (finding,) = ten_at_a_time(losses)
+    assert (finding.cause, finding.severity) == (Cause.LOSS_SPIKE, Severity.WARNING)
+
+
+def test_a_great_jump_from_the_first_line_after_a_resume_is_a_warning() -> None:
+    built = resumed([2.71, 2.70, 2.71], steps([9.9, 9.2, 8.7, 8.4], first=4))
+    (finding,) = found(DETECTOR, built)
+    assert (finding.cause, finding.severity) == (Cause.LOSS_SPIKE, Severity.WARNING)
+    assert found(DETECTOR, resumed([2.71, 2.70, 2.71], steps([2.9, 2.8, 2.7], first=4))) == []
 
 
 def test_a_loss_that_rises_with_every_line_is_a_warning() -> None:

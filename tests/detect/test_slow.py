@@ -116,3 +116,25 @@ def test_a_finished_run_is_not_slow() -> None:
 
 def test_without_the_log_there_is_no_verdict() -> None:
     assert found(DETECTOR, job(lines([1.0] * 40 + [1.5] * 8), sights=[])) == []
+
+
+def test_a_time_that_grows_with_every_line_needs_few_of_them() -> None:
+    (finding,) = found(DETECTOR, job(lines([9.0, 4.0, 5.4, 8.5, 13.7])))
+    assert (finding.cause, finding.severity) == (Cause.SLOW, Severity.WARNING)
+    assert finding.since_iteration == 2
+    for others in ([4.0, 5.4, 5.5, 13.7], [4.0, 4.8, 5.8, 7.0], [0.04, 0.05, 0.08, 0.13]):
+        assert found(DETECTOR, job(lines([9.0, *others]))) == []
+
+
+def test_a_time_several_times_as_long_needs_few_lines() -> None:
+    (finding,) = found(DETECTOR, job(lines([3.2, 3.2, 3.2, 4.9, 9.8, 10.7, 10.8])))
+    assert (finding.cause, finding.since_iteration) == (Cause.SLOW, 5)
+    assert "3.34 times" in finding.summary
+
+
+def test_pauses_and_a_start_that_is_still_fast_are_no_such_jump() -> None:
+    assert found(DETECTOR, job(lines([3.2] * 6 + [30.0, 30.0]))) == []
+    assert found(DETECTOR, job(lines([3.2] * 6 + [30.0, 3.2, 30.0, 30.0]))) == []
+    assert found(DETECTOR, job(lines([3.2, 3.2, 30.0, 30.0, 30.0]))) == []
+    grown = lines([1.0] * 6, batch_size=8) + lines([4.0] * 4, 7, batch_size=16)
+    assert found(DETECTOR, job(grown)) == []

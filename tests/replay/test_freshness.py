@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -191,3 +191,13 @@ def test_writers_in_two_zones_prove_nothing() -> None:
 def test_a_clock_that_no_zone_explains_has_no_age() -> None:
     clock = TailClock(moment(40 * HOUR), None)
     assert age_of(clock, moment(0.0), local_offset=0.0, fresh=60.0) is None
+
+
+def test_a_stamp_without_a_year_has_that_of_the_collector() -> None:
+    tail = (
+        b"2025-10-04T15:18:52.420Z INFO:root:DONE ---- rank 2\n"
+        b"2025-10-04T15:18:53.602Z [rank0]:[W1004 15:18:53.377201846 ProcessGroupNCCL.cpp:1479] x\n"
+    )
+    year_later = datetime(2026, 11, 17, tzinfo=UTC).timestamp()
+    last = tail_clock(tail, year_later).last
+    assert last is not None and year_later - last > 300 * 24 * HOUR

@@ -5,7 +5,6 @@ what training survived is not. A live job is judged by more than its text."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,10 @@ from mwatch.model.decision import Action
 from mwatch.model.finding import Cause, CulpritState
 from mwatch.model.observation import Observed
 from mwatch.replay.log_end import LAST_LINES
-from mwatch.replay.replay import ReplayRequest, replay
-from mwatch.report.run_report import RunReport
 from support.builders.events import events, log, megatron_line
 from support.builders.job import entries
+from support.runs.recorded import read
 
-NOW = 2_000_000_000.0
 FULL = "OSError: [Errno 28] No space left on device: '/ckpt/iter_0000100/__3_0.distcp'"
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB."
 NO_SIZE = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory."
@@ -35,13 +32,6 @@ TEARDOWN = (
     "out. Due to the asynchronous nature of CUDA kernels, subsequent GPU operations might run on "
     "corrupted/incomplete data."
 )
-
-
-def read(folder: Path, *lines: str, age: float = 86_400.0) -> RunReport:
-    file = folder / "train.log"
-    file.write_text(log(*lines))
-    os.utime(file, (NOW - age, NOW - age))
-    return replay(ReplayRequest([str(file)]), NOW)
 
 
 def timeout(rank: int, seq: int = 51, op: str = "ALLREDUCE", size: int = 4096) -> str:
@@ -224,3 +214,210 @@ def test_steps_without_a_time_need_a_long_silence(
         at = 12 * 3600 + number * 21 if number < 7 else 12 * 3600 + 6 * 21 + seconds
         lines.append(clock.format(at // 3600, at // 60 % 60, at % 60))
     assert read(tmp_path, *lines).verdict.cause is cause
+
+
+def test_a_kill_after_the_training_counts_unless_its_result_was_saved(tmp_path: Path) -> None:
+    done = "{'train_runtime': 51230.4, 'train_steps_per_second': 0.015, 'train_loss': 0.81}"
+    killed = (
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 0 "
+        "(pid: 4122) of binary: /usr/bin/python"
+    )
+    report = ("Root Cause (first observed failure):", "[0]:", "  rank      : 0 (local_rank: 0)",
+              "  exitcode  : -9 (pid: 4122)", "=" * 20)  # fmt: skip
+    found = read(tmp_path, done, killed, *report)
+    assert found.verdict.cause is Cause.KILLED
+    ended = read(tmp_path, done, *(line.replace("-9", "-11") for line in report))
+    assert ended.verdict.cause is Cause.FINISHED
+    last = megatron_line(100).replace("  500000", "     100")
+    saved = "  successfully saved checkpoint from iteration     100 to /ckpt"
+    assert read(tmp_path, last, saved, done, *report).verdict.cause is Cause.FINISHED
+
+
+def test_stacks_dumped_by_a_person_show_a_hang(tmp_path: Path) -> None:
+    dump = ('Thread 2211 (active): "MainThread"', "    synchronize (torch/cuda/__init__.py:792)")
+    assert read(tmp_path, megatron_line(100), *dump).verdict.cause is Cause.HANG
+    went_on = read(tmp_path, megatron_line(100), *dump, megatron_line(101), megatron_line(102))
+    assert went_on.verdict.cause is Cause.UNKNOWN
+
+
+def test_steps_given_up_for_overflows_are_of_the_loss_scale(tmp_path: Path) -> None:
+    line = "Exception: Skipped 50 iterations in a row due to Overflow - Exiting training."
+    assert read(tmp_path, megatron_line(100), line).verdict.cause is Cause.LOSS_SCALE_COLLAPSE
+
+
+def test_an_old_nccl_prints_its_errors_as_warnings(tmp_path: Path) -> None:
+    line = "h7:51109:51162 [1] include/socket.h:344 WARN Socket creation failed : "
+    found = read(tmp_path, line + "Address family not supported by protocol")
+    assert found.verdict.cause is Cause.USER_ERROR
+
+
+def test_a_run_stopped_by_hand_before_its_first_step_may_have_stood_still(tmp_path: Path) -> None:
+    last = "^CKeyboardInterrupt"
+    found = read(tmp_path, "constructing DDP(model) ...", last)
+    assert (found.verdict.cause, found.decision.action) == (Cause.HANG, Action.NONE)
+    trained = read(tmp_path, megatron_line(100), last)
+    assert trained.verdict.cause is Cause.DELETED_BY_USER
+
+
+def test_a_loss_scale_that_is_zero_is_no_error_of_the_code(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        "Traceback (most recent call last):",
+        '  File "train_gpt2.py", line 143, in <module>',
+        "    scaled_loss.backward()",
+        '  File "/opt/conda/lib/python3.6/site-packages/apex/amp/scaler.py", line 114, in unscale',
+        "    1./scale)",
+        "ZeroDivisionError: float division by zero",
+    )
+    assert found.verdict.cause is Cause.LOSS_SCALE_COLLAPSE
+
+
+def test_no_checkpoint_yet_is_not_why_the_ranks_did_not_meet(tmp_path: Path) -> None:
+    none_yet = "Checkpoint tracker file does not exist: /out/latest_checkpointed_iteration.txt"
+    assert read(tmp_path, none_yet, timeout(1)).verdict.cause is Cause.HANG
+
+
+def test_a_line_that_nobody_knows_is_judged_by_its_words_and_not_acted_on(tmp_path: Path) -> None:
+    report = read(tmp_path, megatron_line(10), "quuxd: fatal: mlx5_9 port went down, giving up")
+    assert (report.verdict.cause, report.decision.action) == (Cause.FABRIC, Action.NONE)
+    assert "mlx5_9" in report.verdict.summary
+    alone = read(tmp_path, "quuxd: fatal: /data/x.sqsh: no such file or directory")
+    assert (alone.verdict.cause, alone.decision.action) == (Cause.USER_ERROR, Action.NONE)
+    earlier = read(tmp_path, "quuxd: fatal: mlx5_9 port went down", megatron_line(10))
+    assert earlier.verdict.cause is Cause.UNKNOWN
+
+
+def test_words_explain_a_process_that_only_died(tmp_path: Path) -> None:
+    died = "E api.py:869] failed (exitcode: 1) local_rank: 2 (pid: 991) of binary: /usr/bin/python"
+    alone = read(tmp_path, died)
+    assert alone.verdict.cause is Cause.CRASH
+    report = read(tmp_path, "[3] quux_alloc: failed to allocate 3221225472 bytes", died)
+    assert (report.verdict.cause, report.verdict.culprit) == (Cause.OOM, None)
+
+
+def test_ctrl_c_before_the_first_step_may_have_ended_a_hang(tmp_path: Path) -> None:
+    starts = [f"building part {number}" for number in range(8)]
+    report = read(tmp_path, *starts, "^C^C")
+    assert (report.verdict.cause, report.decision.action) == (Cause.HANG, Action.NONE)
+    assert read(tmp_path, megatron_line(10), "^C^C").verdict.cause is Cause.UNKNOWN
+    cancelled = "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2024-01-01T10:00:00 ***"
+    assert read(tmp_path, *starts, cancelled).verdict.cause is Cause.HANG
+    assert read(tmp_path, cancelled).verdict.cause is Cause.DELETED_BY_USER
+
+
+def test_a_kernel_that_never_worked_is_not_tried_again_on_the_word_of_a_file(
+    tmp_path: Path,
+) -> None:
+    failed = "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"
+    report = read(tmp_path, failed)
+    assert (report.verdict.cause, report.decision.action) == (Cause.CRASH, Action.NONE)
+    trained = read(tmp_path, megatron_line(10), failed)
+    assert (trained.verdict.cause, trained.decision.action) == (Cause.CRASH, Action.RESTART)
+
+
+def test_a_container_that_is_started_again_and_again_is_not_started_again(tmp_path: Path) -> None:
+    loop = "  Warning  BackOff  1s (x24 over 4m50s)  kubelet  Back-off restarting failed container"
+    report = read(tmp_path, "      Exit Code:    255", loop)
+    assert (report.verdict.cause, report.decision.action) == (Cause.USER_ERROR, Action.STOP)
+
+
+def test_the_status_of_a_pod_is_of_now_wherever_it_was_pasted(tmp_path: Path) -> None:
+    row = "worker-0   0/1     OutOfephemeral-storage     0          9h"
+    assert read(tmp_path, row, megatron_line(10)).verdict.cause is Cause.UNSCHEDULABLE
+    runs = "worker-0   1/1     Running     0          9h"
+    assert read(tmp_path, runs, megatron_line(10)).verdict.cause is Cause.UNKNOWN
+
+
+def test_a_task_that_stands_still_without_memory_is_no_bad_machine(tmp_path: Path) -> None:
+    hung = "INFO: task pt_data_worker:90114 blocked for more than 24 seconds."
+    killed = ["      Reason:       OOMKilled", "      Exit Code:    137"]
+    assert read(tmp_path, megatron_line(10), *killed, hung).verdict.cause is Cause.OOM
+    assert read(tmp_path, megatron_line(10), hung).verdict.cause is not Cause.OOM
+
+
+BROKEN_PIPE = (
+    "Traceback (most recent call last):",
+    '  File "/usr/lib/python3.8/multiprocessing/queues.py", line 245, in _feed',
+    "    send_bytes(obj)",
+    "BrokenPipeError: [Errno 32] Broken pipe",
+)
+
+
+def test_an_exception_after_which_an_unknown_count_rises_was_caught(tmp_path: Path) -> None:
+    rounds = [f"Federated learning round {n}. Test acc 71.{n}" for n in range(41, 46)]
+    assert read(tmp_path, rounds[0], *BROKEN_PIPE, *rounds[1:]).verdict.cause is Cause.UNKNOWN
+    assert read(tmp_path, *rounds, *BROKEN_PIPE).verdict.cause is Cause.CRASH
+
+
+@pytest.mark.parametrize(
+    ("frame", "cause"),
+    [
+        ("/opt/torch/distributed/distributed_c10d.py", Cause.HANG),
+        ("/opt/torch/optim/adam.py", Cause.DELETED_BY_USER),
+    ],
+)
+def test_ctrl_c_in_a_collective_ended_a_hang(tmp_path: Path, frame: str, cause: Cause) -> None:
+    report = read(
+        tmp_path, megatron_line(100), "^CTraceback (most recent call last):",
+        '  File "train.py", line 88, in <module>', "    fit()",
+        f'  File "{frame}", line 1076, in step', "    work.wait()", "KeyboardInterrupt",
+    )  # fmt: skip
+    assert report.verdict.cause is cause
+    assert report.decision.action is Action.NONE
+
+
+def test_a_full_bar_hides_no_timeout_after_it(tmp_path: Path) -> None:
+    bar = "Train step: 100%|██████████| 250/250 [09:28<00:00, 20.21s/it, gpt_loss=0.702]"
+    stuck = timeout(1).replace("Watchdog caught", "watchdog got stuck for 480 seconds, caught")
+    assert read(tmp_path, bar).verdict.cause is Cause.FINISHED
+    assert read(tmp_path, bar, timeout(1), stuck).verdict.cause is Cause.HANG
+
+
+def test_a_warning_that_ends_the_training_counts(tmp_path: Path) -> None:
+    text = "x WARNING: TerminateOnNan: Output '{'loss': nan}' contains NaN or Inf."
+    assert read(tmp_path, f"{text} Stop training").verdict.cause is Cause.NAN
+
+
+@pytest.mark.parametrize(
+    ("header", "cause"),
+    [
+        ("Exception in thread QueueFeederThread:", Cause.UNKNOWN),
+        ("Process ForkPoolWorker-1:1:", Cause.UNKNOWN),
+        ("something else", Cause.CRASH),
+    ],
+)
+def test_a_helper_that_lost_its_peer_has_ended_nothing(
+    tmp_path: Path, header: str, cause: Cause
+) -> None:
+    assert read(tmp_path, "**** EPOCH 499 ****", header, *BROKEN_PIPE).verdict.cause is cause
+
+
+def test_ctrl_c_after_the_trainer_reported_its_end_shows_no_hang(tmp_path: Path) -> None:
+    assert read(tmp_path, "loading", "^C").verdict.cause is Cause.HANG
+    done = "300 epochs completed in 3.812 hours."
+    assert read(tmp_path, done, "^C").verdict.cause is Cause.UNKNOWN
+
+
+def test_a_port_that_another_job_holds_is_the_users_to_change(tmp_path: Path) -> None:
+    in_use = "RuntimeError: Address already in use"
+    assert read(tmp_path, in_use).verdict.cause is Cause.USER_ERROR
+    assert read(tmp_path, megatron_line(100), in_use).verdict.cause is Cause.FABRIC
+
+
+def test_a_file_that_a_loader_reads_is_no_checkpoint(tmp_path: Path) -> None:
+    cut = "_pickle.UnpicklingError: pickle data was truncated"
+    loader = "_pickle.UnpicklingError: Caught UnpicklingError in DataLoader worker process 3."
+    assert read(tmp_path, cut).verdict.cause is Cause.CHECKPOINT
+    assert read(tmp_path, loader, cut).verdict.cause is Cause.DATA
+
+
+def test_a_loss_scale_that_was_never_good_is_not_tried_again(tmp_path: Path) -> None:
+    lines = [
+        "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: "
+        f"{2 ** (16 - step)}, reducing to {2 ** max(15 - step, 0)}"
+        for step in range(17)
+    ]
+    lines += [lines[-1]] * 8
+    report = read(tmp_path, *lines)
+    assert report.verdict.cause is Cause.LOSS_SCALE_COLLAPSE
+    assert report.decision.action is Action.STOP

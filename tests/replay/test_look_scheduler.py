@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from mwatch.model.event import Event, Fault, Iteration
 from mwatch.replay.player import EvaluationThrottle
+from mwatch.replay.timestamps import UsualGaps
 from support.builders.events import events, log, megatron_line, one
 
 RATE = "elapsed time per iteration (ms)"
@@ -114,3 +117,30 @@ def test_benign_is_identified_by_role() -> None:
     ) if isinstance(each, Fault))  # fmt: skip
     assert EvaluationThrottle().wants(fault)
     assert not EvaluationThrottle().wants(fault._replace(role="benign"))
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.24, 2.0])
+@pytest.mark.parametrize("seed", range(4))
+def test_gaps_are_learnt_together_up_to_the_first_silence(seed: int, noise: float) -> None:
+    chance = random.Random(seed)
+    one_by_one, together = UsualGaps(), UsualGaps()
+    ats = [0.0]
+    for _ in range(2000):
+        usual = chance.uniform(10.0, 10.0 * (1 + noise))
+        ats.append(ats[-1] + (100.0 if chance.random() < 0.005 else usual))
+    one_by_one.learn(0.0)
+    together.learn(0.0)
+    begin = 1
+    while begin < len(ats):
+        end = min(len(ats), begin + chance.choice((1, 31, 32, 33, 500)))
+        done = together.pass_over(ats, begin, end, ats[begin - 1])
+        for index in range(begin, done):
+            assert ats[index] - ats[index - 1] <= one_by_one.dull
+            one_by_one.learn(ats[index])
+        if done < end:
+            assert ats[done] - ats[done - 1] > one_by_one.dull
+            one_by_one.learn(ats[done])
+            together.learn(ats[done])
+            done += 1
+        assert vars(together) == vars(one_by_one)
+        begin = done

@@ -86,6 +86,8 @@ def _no_loss(job: Job, settings: Settings) -> list[Finding]:
     steps = job.attempt.steps
     if not steps or steps[-1].losses or len(steps) < settings.hang.unknown_lines:
         return []
+    if steps[-1].flavour == "torchtitan":
+        return []  # the first stages of its pipelines print -1, which is no loss
     is_from_the_first = steps[0].first_covered <= (job.attempt.first_iteration or 0)
     if not is_from_the_first or any(step.losses for step in (*steps, *job.earlier_steps.values())):
         return []

@@ -22,10 +22,11 @@ from mwatch.detect.shared.causes import (
     cause_of_reason,
     has_trained,
     is_after,
+    is_cascade,
     plain,
 )
 from mwatch.detect.shared.culprit import absent_suspect, culprit
-from mwatch.detect.shared.evidence import of_error, of_fault, of_frame, of_gone
+from mwatch.detect.shared.evidence import of_error, of_fault, of_frame, of_gone, place_of_error
 from mwatch.detect.shared.root_cause import RootCause, root_cause
 from mwatch.detect.shared.stall import stood_still_before
 from mwatch.model.event import ASKED_EXITS, Error
@@ -65,10 +66,19 @@ _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|/\S+|\d+")
 _ITERATION = re.compile(r"iteration #?(\d{1,18})")
 _FINGERPRINT_WORDS = 8
 _UNPROVEN = 0.6  # confidence in a cause where only the end of a log shows the end of a run
-_LOSES_RESULT = (Cause.OOM, Cause.STORAGE)
+_LOSES_RESULT = (Cause.CHECKPOINT, Cause.OOM, Cause.STORAGE)
 """Causes of a last save that failed."""
 _TIMEOUTS = frozenset({"collective-timeout", "gloo-timeout", "hccl-timeout"})
+_ANOTHER_DIED = re.compile(r"\b(?:RayActor|ActorDied|WorkerCrashed|NodeDied|OutOfMemory)Error$")
+"""A worker was lost, so the bar that was full is one of several."""
 _MISMATCH = "collective-mismatch"
+_SIGKILL = 9
+_NAMELESS = re.compile(r"(?:-?\d+|SIG\w+)?")
+"""An exit code or a signal."""
+_INTERRUPTED = "keyboard-interrupt"
+_FIRST_LINES = 5
+_OF_THE_PROGRAM = ("process-crash", "software-stack", "gpu-hardware")  # runbooks
+_CTRL_C = re.compile(r"\^C|\bSIGINT\b|Received 2 death signal")
 _OF_ALL_RANKS = (Cause.USER_ERROR, Cause.CHECKPOINT, Cause.DATA)
 """Causes that mostly hit every rank; an excerpt shows the one that printed first."""
 _NUMERIC = (Cause.NAN, Cause.RERUN, Cause.HARDWARE)  # causes whose messages may name the iteration
@@ -203,6 +213,17 @@ def _hang_behind_kill(
     )
 
 
+def is_unexplained(job: Job, finding: Finding) -> bool:
+    """A process died, and what is known is only how."""
+    entry = job.catalogue.get(finding.fault or "")
+    if finding.cause is not Cause.CRASH:
+        return False
+    if entry is not None:
+        return entry.role is Role.CASCADE
+    name, _, message = finding.fingerprint.partition("/")[2].partition(": ")
+    return _NAMELESS.fullmatch(name) is not None or is_cascade(name, message)
+
+
 def at_log_end(job: Job, after: Mapping[str, int], settings: Settings) -> Finding | None:
     """Find the fault with which a recorded log ends. `after`: the last line of progress, by file.
 
@@ -211,15 +232,54 @@ def at_log_end(job: Job, after: Mapping[str, int], settings: Settings) -> Findin
     """
     attempt = job.attempt
     is_after_end = attempt.is_finished and attempt.exit is None
-    if (exited_in_order(attempt) and not is_after_end) or attempt.gone:
+    if exited_in_order(attempt) and not is_after_end:
+        return None
+    if not all(is_after_end and gone.is_printed for gone in attempt.gone.values()):
         return None
     root = root_cause(job, after)
     if root is None or (is_after_end and not _loses_result(job, root)):
         return None
     found = _finding(job, root, has_proof=False, is_emergency=True)
     found = _hang_behind_kill(job, root, found, settings) or found
+    if not has_trained(attempt) and _is_by_hand(root):
+        summary = f"It was stopped{_after(attempt)}, without an error: it may have stood still."
+        found = interrupted_hang(found, summary)
+    if _never_worked(attempt, found, root):
+        found = replace(found, is_guess=True)
     confidence = min(found.confidence, _UNPROVEN)
-    return replace(found, detector=LOG_END, confidence=confidence, cannot_heal=True)
+    return replace(found, detector=LOG_END, confidence=confidence, cannot_heal=not found.is_guess)
+
+
+def interrupted_hang(found: Finding, summary: str) -> Finding:
+    """What somebody ended by hand because it stood still, as far as the log shows. The rank that
+    printed the interrupt is as good as any other."""
+    return replace(
+        found,
+        culprit=None,
+        cause=Cause.HANG,
+        summary=summary,
+        severity=Severity.WARNING,
+        is_guess=True,
+        fingerprint="hang/interrupted",
+    )
+
+
+def _never_worked(attempt: Attempt, found: Finding, root: RootCause) -> bool:
+    """A kernel or a process broke before the first step: a restart may do the same again, and
+    nothing shows that the run has ended."""
+    if found.cause is not Cause.CRASH or has_trained(attempt) or attempt.resumed_from is not None:
+        return False
+    entry = root.fault.entry if root.fault else None
+    return entry is None or entry.runbook in _OF_THE_PROGRAM
+
+
+def _is_by_hand(root: RootCause) -> bool:
+    """Someone pressed Ctrl-C, or a job that had begun to print was cancelled or ran out of time."""
+    if root.fault is not None:
+        fault = root.fault.fault
+        is_cancelled = fault.id in _SLURM_ENDS or _CTRL_C.search(fault.text) is not None
+        return fault.id == _INTERRUPTED or (is_cancelled and fault.line > _FIRST_LINES)
+    return root.error is not None and root.error.error.error == "KeyboardInterrupt"
 
 
 def _loses_result(job: Job, root: RootCause) -> bool:
@@ -229,10 +289,17 @@ def _loses_result(job: Job, root: RootCause) -> bool:
     if any(each.attempt == attempt.number for each in ends):
         return False
     if root.cause is Cause.HANG:
-        return root.fault is not None and root.fault.fault.id in _TIMEOUTS
+        return any(
+            seen.fault.id in _TIMEOUTS and _is_last(attempt, seen) for seen in attempt.faults
+        )
     if root.error is None:
         return False
-    return root.cause in _LOSES_RESULT or root.error.error.during == "save"
+    if root.error.error.error and _ANOTHER_DIED.search(root.error.error.error):
+        return True
+    if root.cause is Cause.KILLED:  # launchers end by SIGTERM what has nothing left to do
+        code = plain(root.error.error.exit_code, root.error.error.signal)
+        return root.error.error.kind in REPORTS and signal_of(code) == _SIGKILL
+    return root.cause in _LOSES_RESULT or root.error.error.during in ("save", "load")
 
 
 def _finding(job: Job, root: RootCause, has_proof: bool, is_emergency: bool) -> Finding:
@@ -330,10 +397,12 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
     return Culprit(
         rank=rank,
         coordinates=job.layout.coordinates(rank),
-        pod=seen.stream if seen else None,
+        pod=job.pod_of(seen.stream) if seen else None,
+        file=job.file_of(seen.stream) if seen else None,
         node=node,
         gpu_uuid=gpu,
         xid=entry.xid if entry else None,
+        place=place_of_error(error),
     )
 
 

@@ -48,7 +48,8 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
             culprit=Culprit(
                 rank=rank,
                 coordinates=job.layout.coordinates(rank),
-                pod=first.stream,
+                pod=job.pod_of(first.stream),
+                file=job.file_of(first.stream),
                 node=first.fault.node,
                 xid=xid.number(first),
             ),

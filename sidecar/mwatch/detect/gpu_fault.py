@@ -9,7 +9,7 @@ does not say which rank uses a GPU; the fault names its PCI address.
 from __future__ import annotations
 
 from mwatch.detect.shared import evidence, xid
-from mwatch.detect.shared.causes import is_of_a_fork
+from mwatch.detect.shared.causes import is_of_a_fork, is_without_memory
 from mwatch.detect.shared.progress import iteration_at, went_on
 from mwatch.detect.shared.stall import has_stopped
 from mwatch.model.fault import Blame, RestartHelps, Role
@@ -57,7 +57,7 @@ def _named_by_text(faults: list[FaultSeen]) -> FaultSeen | None:
         if entry is None or entry.role is not Role.ROOT or entry.xid is not None:
             continue
         is_ours = xid.is_machine(seen) and entry.runbook != _ORCHESTRATION
-        is_ours = is_ours and not is_of_a_fork(seen, faults)
+        is_ours = is_ours and not (is_of_a_fork(seen, faults) or is_without_memory(seen, faults))
         if is_ours and entry.restart_helps is not RestartHelps.NO:
             if xid.is_fatal(seen) or not is_echo:
                 return seen
@@ -83,7 +83,8 @@ def _finding(job: Job, seen: FaultSeen, burst: list[FaultSeen], settings: Settin
         culprit=Culprit(
             rank=rank,
             coordinates=job.layout.coordinates(rank),
-            pod=seen.stream,
+            pod=job.pod_of(seen.stream),
+            file=job.file_of(seen.stream),
             node=seen.fault.node,
             gpu_uuid=seen.fault.gpu,
             xid=xid.number(seen),

@@ -6,8 +6,9 @@ Short spikes recover by themselves and are not reported. A spike from the first 
 may be another data set as well as bad weights: only a warning. What is usual is learnt from this
 attempt and, for a young one, from the lines of earlier ones. With few lines before it only a jump
 that no noise and no change of data explains counts: to more than twice the loss, and further from
-it than anything before. It is a warning until it has lasted for as many iterations as others. So is
-a loss that rises with every line.
+it than anything before. It is a warning until it has lasted for as many iterations as others, and
+always if an excerpt shows next to nothing of the time before. So is a loss that rises with every
+line.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from mwatch.stats import median, quantile, spread
 _CHEAP_SHARE = 0.85  # of the ratio: noise may lift a single older line above its neighbours
 _RECENT = 5
 _LATELY = 10
-_FEW = 3  # lines before a great jump, and
+_FEW = 3  # lines before a great jump, fewer for a warning, and
 _FEW_AFTER = 3  # lines after it
 _GREAT = 2.0
 _FAR = 1.0
 """A cross-entropy that rises by this much in few lines forgot what it had learnt."""
+_ALONE = 3.0
+"""Both the ratio and the rise that prove a jump from a single line."""
 _BACK = 0.8
 _CLIMB = 5  # lines in a row, each above the one before, to
 _CLIMB_RATIO = 1.5  # times the lowest loss, and above all that was printed before it
@@ -48,7 +51,9 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     loss = printed_loss(steps[-1]) if steps else None
     if loss is None or loss <= 0.0:
         return []
+    earlier = _last_of_earlier(job)
     stands_out = may_stand_out(steps, loss, _GREAT, _FEW_AFTER - 1, printed_loss)
+    stands_out = stands_out or (earlier is not None and loss > _GREAT * earlier)
     if stands_out and (found := _great_jump(job, rules)):
         return found
     if found := _climb(job, loss):
@@ -58,10 +63,14 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     ratio = max(1.0, rules.spike_ratio * _CHEAP_SHARE)
     if may_stand_out(steps, loss, ratio, rules.spike_lines, printed_loss):
         return _spike(job, rules)
-    if job.earlier_steps and len(steps) < WINDOW:
-        last = printed_loss(next(reversed(job.earlier_steps.values())))
-        return _spike(job, rules) if last is not None and loss > ratio * last else []
-    return []
+    return _spike(job, rules) if earlier is not None and loss > ratio * earlier else []
+
+
+def _last_of_earlier(job: Job) -> float | None:
+    """Return the last loss before a young attempt."""
+    if not job.earlier_steps or len(job.attempt.steps) >= WINDOW:
+        return None
+    return printed_loss(next(reversed(job.earlier_steps.values())))
 
 
 def _spike(job: Job, rules: NumberSettings) -> list[Finding]:
@@ -93,19 +102,20 @@ def _great_jump(job: Job, rules: NumberSettings) -> list[Finding]:
     start = next(low, -1) + 1
     spike = reported[start:]
     before = reported[max(0, start - rules.baseline_lines) : start]
-    if len(spike) < _FEW_AFTER or not _FEW <= len(before) < rules.baseline_lines // 2:
+    if len(spike) < _FEW_AFTER or not before or len(before) >= rules.baseline_lines // 2:
         return []
     usual = median(each.loss for each in before[-_LATELY:])
     changes = [later.loss - each.loss for each, later in pairwise(before)]
-    noise = float(spread(changes) / 2**0.5)
-    limit = max(_GREAT * usual, usual + _FAR, usual + rules.spike_sigmas * noise)
+    noise = float(spread(changes) / 2**0.5) if changes else 0.0
+    ratio, rise = (_GREAT, _FAR) if changes else (_ALONE, _ALONE)
+    limit = max(ratio * usual, usual + rise, usual + rules.spike_sigmas * noise)
     highest = max(each.loss for each in before)
     if usual <= 0.0 or min(newest) <= max(limit, highest):
         return []
     if newest[-1] < _BACK * max(each.loss for each in spike):
         return []
     finding = _finding(job, spike, usual, median(newest))
-    if sum(each.step.new for each in spike) < rules.spike_lines:
+    if len(before) < _FEW or sum(each.step.new for each in spike) < rules.spike_lines:
         finding = replace(finding, severity=Severity.WARNING, confidence=0.6)
     return [finding]
 

@@ -4,13 +4,14 @@
 
 Time is counted per sample, so a batch size that ramps up is not slow. A sequence length that grows
 by plan looks slow. A job that was slow from its first line on is noticed only if an earlier attempt
-was faster.
+was faster. A time that grows with every line, or that is several times what it was, needs few of
+them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice, takewhile
+from itertools import dropwhile, islice, pairwise, takewhile
 
 from mwatch.detect.shared import evidence
 from mwatch.detect.shared.progress import is_warm
@@ -22,13 +23,23 @@ from mwatch.stats import median, quantile
 
 _USUAL = 0.25  # the faster quarter: a slow decay must not shift its own baseline
 _SAMPLE = 32
+_RISE = 1.15  # from each line to the next, for
+_RISING = 4  # lines in a row, to
+_GROWN = 2.5  # times the first of them
+_JUMPED = 3  # lines in a row, each
+_MUCH = 2.5  # times as slow as the slowest of as many before them,
+_SINCE = 64  # lines ago at most
 _WARM_UP = 2  # first lines of a process: the first holds compilation, the next may repeat it
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
     rule = settings.slow
     steps = list(job.attempt.steps)
-    if job.attempt.is_done or len(steps) < rule.lines or not all(map(_is_printed, steps[-2:])):
+    if job.attempt.is_done or not all(map(_is_printed, steps[-2:])):
+        return []
+    if found := _grown(steps[-_RISING:], rule.seconds) or _jumped(steps, rule.seconds):
+        return [found]
+    if len(steps) < rule.lines:
         return []
     tail = [step for step in steps[-rule.lines :] if _is_printed(step)]
     if len(tail) < rule.lines:
@@ -44,21 +55,56 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
         or sum(step.new * (step.seconds or 0.0) for step in slow) < rule.seconds
     ):
         return []
-    first, last = slow[-1], slow[0]
     ratio = median(map(_cost, slow)) / baseline
-    return [
-        Finding(
-            detector="slow",
-            cause=Cause.SLOW,
-            severity=Severity.WARNING,
-            summary=f"steps take {ratio:.2f} times this job's usual time, for {len(slow)} lines",
-            since_time=first.at,
-            since_iteration=first.first_covered,
-            confidence=0.8,
-            evidence=(evidence.of_step(first), evidence.of_step(last)),
-            fingerprint="slow",
-        )
-    ]
+    text = f"steps take {ratio:.2f} times this job's usual time, for {len(slow)} lines"
+    return [_finding(text, slow[-1], slow[0])]
+
+
+def _grown(newest: Sequence[Step], seconds: float) -> Finding | None:
+    """The last few lines, each much slower than the one before."""
+    if len(newest) < _RISING or not all(map(_is_printed, newest)):
+        return None
+    if any(_cost(later) < _RISE * _cost(each) for each, later in pairwise(newest)):
+        return None
+    first, last = newest[0], newest[-1]
+    ratio = _cost(last) / _cost(first)
+    if ratio < _GROWN or last.new * (last.seconds or 0.0) < seconds:
+        return None
+    return _finding(
+        f"steps take longer with every line, by now {ratio:.2f} times as long", first, last
+    )
+
+
+def _jumped(steps: Sequence[Step], seconds: float) -> Finding | None:
+    """The last few lines, each much slower than all of those before the slowdown."""
+    newest, older = steps[-_JUMPED:], steps[-_SINCE:-_JUMPED]
+    if len(older) < _JUMPED or not all(map(_is_printed, newest)):
+        return None
+    least = min(map(_cost, newest))
+    before = list(dropwhile(lambda step: _MUCH * _cost(step) >= least, reversed(older)))[:_JUMPED]
+    is_usual = all(_is_printed(step) and _MUCH * _cost(step) < least for step in before)
+    if len(before) < _JUMPED or not is_usual:
+        return None
+    is_same_size = all(step.batch_size == newest[-1].batch_size for step in before)
+    if not is_same_size or sum(step.new * (step.seconds or 0.0) for step in newest) < seconds:
+        return None
+    ratio = median(map(_cost, newest)) / median(map(_cost, before))
+    text = f"steps take {ratio:.2f} times as long as before, for {_JUMPED} lines or more"
+    return _finding(text, newest[0], newest[-1])
+
+
+def _finding(text: str, first: Step, last: Step) -> Finding:
+    return Finding(
+        detector="slow",
+        cause=Cause.SLOW,
+        severity=Severity.WARNING,
+        summary=text,
+        since_time=first.at,
+        since_iteration=first.first_covered,
+        confidence=0.8,
+        evidence=(evidence.of_step(first), evidence.of_step(last)),
+        fingerprint="slow",
+    )
 
 
 def _is_printed(step: Step) -> bool:

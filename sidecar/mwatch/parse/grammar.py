@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 import hyperscan
@@ -67,6 +68,15 @@ Hit = tuple[int, int]  # end offset of a match, and the index of its pattern
 _SHORT = r"\x01\x02\x03\x04"
 
 
+# Hyperscan needs six times as long to compile the triggers with the bounds of such repeats.
+_BOUNDED = re.compile(r"(\[\^[^\]]*\\n\])\{[01],\d+\}")
+
+
+def _without_bounds(trigger: str) -> str:
+    """A trigger that is found in the same lines and in some more."""
+    return _BOUNDED.sub(r"\1*", trigger)
+
+
 class Scanner:
     def __init__(self, patterns: Sequence[str]) -> None:
         self._ignored = len(patterns)
@@ -98,7 +108,9 @@ class Grammar:
         self.faults = FaultMatcher(catalogue)
         used = [r for r in ALL if not (flavour and r.flavours and flavour not in r.flavours)]
         self._owners = [r for r in used for _ in r.triggers]
-        patterns = [with_rarer_end(trigger) for r in used for trigger in r.triggers]
+        triggers = [trigger for r in used for trigger in r.triggers]
+        patterns = [_without_bounds(with_rarer_end(trigger)) for trigger in triggers]
+        self._bounded = {i: t.encode() for i, t in enumerate(triggers) if _BOUNDED.search(t)}
         self._first_fault = len(patterns)
         steps = [i for i, owner in enumerate(self._owners) if owner is megatron.RECOGNISER]
         self.step = steps[0] if len(steps) == 1 else -1
@@ -110,6 +122,13 @@ class Grammar:
 
     def scan(self, block: bytes) -> list[Hit]:
         return self._scanner.scan(block)
+
+    def confirmed(self, hits: Collection[int], line: bytes) -> set[int]:
+        """Return the hits without triggers that were found only because a bound was left out."""
+        if self._bounded.keys().isdisjoint(hits):
+            return set(hits)
+        bounds = self._bounded
+        return {hit for hit in hits if hit not in bounds or re.search(bounds[hit], line)}
 
     def recognisers(self, hits: set[int]) -> list[Recogniser]:
         """Return the owners of the hits, each once, in the order of `ALL`."""

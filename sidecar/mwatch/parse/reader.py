@@ -104,7 +104,7 @@ class Reader:
             if steps and not (long_runs and self._grammar.leaves_steps(seen)):
                 yield from self._steps(steps, numbers)
                 steps, numbers = [], []
-            events = self._line(block[start:end], number, set(seen))
+            events = self._line(block[start:end], number, seen)
             if events:
                 yield events
         steps += [block[low : high + 1] for low, high in spans]
@@ -130,7 +130,7 @@ class Reader:
             elif half:
                 yield from self._steps(texts[at : at + half], numbers[at : at + half])
             else:
-                yield self._line(texts[at].rstrip(b"\n"), numbers[at], {self._grammar.step})
+                yield self._line(texts[at].rstrip(b"\n"), numbers[at], [self._grammar.step])
             offset += sum(map(len, texts[at : at + read]))
             at += read
 
@@ -161,8 +161,9 @@ class Reader:
                 yield start, end, seen
                 position = end + 1
 
-    def _line(self, raw: bytes, number: int, seen: set[int]) -> list[Event]:
+    def _line(self, raw: bytes, number: int, hits: Sequence[int]) -> list[Event]:
         text = raw.decode("utf-8", "replace")
+        seen = self._grammar.confirmed(hits, raw)
         return list(self._read_line(split_prefix(text.rstrip("\r"), number), seen))
 
     def _read_line(self, line: Line, seen: set[int]) -> Iterator[Event]:

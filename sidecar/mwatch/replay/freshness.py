@@ -57,6 +57,7 @@ def tail_clock(tail: bytes, now: float) -> TailClock:
         header = _ZONED.match(line)
         if header:
             zoned = _later(zoned, _true_time(header))
+            stamps.of_text(header[1])  # gives its year to stamps that lack one
         printed = _own_time(stamps, line[header.end() :] if header else line)
         if printed is None or printed > newest:
             continue  # a date that the line is about, such as when a certificate expires

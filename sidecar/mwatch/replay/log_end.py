@@ -7,25 +7,65 @@ the cause of the end if no progress follows it, and if it is near the end of its
 progress may be printed in a form that mwatch does not know. Errors of other ranks, the teardown and
 the launcher's report may follow it. This is for recorded logs only: in a live job printed text does
 not prove an end.
+
+Where nothing explains the end, or only processes that died of something else, the words of the last
+lines do (`detect.shared.words`, `detect.shared.last_lines`). Words alone are never acted on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from functools import lru_cache
 
-from mwatch.detect.crashed import at_log_end
+from mwatch.detect.crashed import at_log_end, interrupted_hang, is_unexplained
+from mwatch.detect.shared.last_lines import (
+    bad_numbers,
+    counted_until,
+    is_completed,
+    jumped,
+    slow_network,
+    slowed,
+    started_anew,
+    stood_still,
+)
+from mwatch.detect.shared.words import Complaint, is_pod_row, worst_complaint
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.model.event import Arguments, Checkpoint, Event, Iteration, Phase, Validation
-from mwatch.model.finding import Cause, Finding
+from mwatch.model.fault import Role
+from mwatch.model.finding import LOG_END, Cause, Evidence, Finding, Severity
+from mwatch.model.job import Attempt, ErrorSeen
 from mwatch.model.observation import Observation
+from mwatch.parse.lines.line import ANSI
 
 LAST_LINES = 200
 """How far from the end of its file the last error may be."""
 
 
+_QUOTED = 160
+_CTRL_C = "^C"  # before any progress: somebody lost patience
+_BY_WORDS = 0.4
+_WAITS = re.compile(r"\bFile \"[^\"]{0,300}torch/distributed/[^\"]{1,200}\", line \d+, in ")
+_LAST_FRAMES = 6  # lines
+_HELPER = re.compile(r"\bException in thread |\bProcess \w*(?:PoolWorker|Feeder|Process)-[\d:]+$")
+_CHAINED = re.compile(r"During handling of the above|was the direct cause of")
+_PEER_GONE = re.compile(
+    r"(?:^|\.)(?:EOFError|BrokenPipeError|ConnectionResetError|ConnectionRefusedError"
+    r"|CancelledError)$"
+)
+_ENDED_BY_HAND = (Cause.DELETED_BY_USER, Cause.KILLED)
+_OF_NUMBERS = (Cause.LOSS_SPIKE, Cause.NAN, Cause.SLOW)
+_BY_ITS_WORDS = "By its words the log ends with this cause"
+_AS_VAGUE = (Cause.CRASH, Cause.KILLED)
+"""What words cannot add to a process that died."""
+
+
 class LogEnd:
     def __init__(self) -> None:
         self._progress: dict[str, int] = {}
+        self._with_steps: set[str] = set()
+        self._harmless: set[tuple[str, int]] = set()
 
     def note(self, what: Event | Observation) -> None:
         """Other ranks may still print that they start while one of them fails."""
@@ -35,12 +75,85 @@ class LogEnd:
             return
         if isinstance(what, Iteration | Validation | Arguments | Phase | Checkpoint):
             self._progress[what.file] = what.line
+        if isinstance(what, Iteration):
+            self._with_steps.add(what.file)
+
+    def forget_harmless(
+        self, attempt: Attempt, line_counts: Mapping[str, int], tails: Mapping[str, bytes]
+    ) -> None:
+        """Forget exceptions that were caught, since a count goes on rising after them in whatever
+        form, and those of helpers that only lost their peer when the run ended."""
+        for file, tail in tails.items():
+            lines = last_lines(tail, line_counts.get(file, 0))
+            counted = counted_until(lines)
+            self._progress[file] = max(counted, self._progress.get(file, 0))
+            aside = _of_helpers(dict(lines), attempt.errors, file)
+            self._harmless |= {(file, line) for line in aside}
+            attempt.errors[:] = [
+                each
+                for each in attempt.errors
+                if each.error.kind != "traceback" or each.error.file != file
+                or (each.error.line > counted and each.error.line not in aside)
+            ]  # fmt: skip
 
     def fault(
-        self, engine: Engine, assessment: Assessment, line_counts: Mapping[str, int]
+        self,
+        engine: Engine,
+        assessment: Assessment,
+        line_counts: Mapping[str, int],
+        tails: Mapping[str, bytes],
     ) -> Finding | None:
         """Find what ended the log; None: nothing, or `assessment` says more. `line_counts`: lines
-        by file."""
+        by file; `tails`: their ends."""
+        found = self._known_fault(engine, assessment, line_counts)
+        lead = found or assessment.decision.finding
+        if lead is not None and lead.cause in _ENDED_BY_HAND:
+            return _interrupted_wait(lead, tails, line_counts) or found
+        if lead is not None and lead.cause is Cause.USER_ERROR and lead.fault is None:
+            return _after_bad_numbers(lead, tails, line_counts) or found
+        attempt = engine.job.attempt
+        if lead is None and (attempt.is_finished or attempt.exit is not None):
+            return None
+        if lead is not None and not is_unexplained(engine.job, lead):
+            return found
+        harmless = self._harmless | {
+            (each.fault.file, each.fault.line)
+            for each in attempt.faults
+            if each.fault.role == Role.BENIGN
+        }
+        return self.by_words(tails, line_counts, lead, harmless) or found
+
+    def by_words(
+        self,
+        tails: Mapping[str, bytes],
+        line_counts: Mapping[str, int],
+        lead: Finding | None = None,
+        harmless: Set[tuple[str, int]] = frozenset(),
+    ) -> Finding | None:
+        """`lead`: the end that the words are to explain; None: nothing shows an end. `harmless`:
+        lines that are known to mean nothing."""
+        for file, tail in tails.items():
+            lines = last_lines(tail, line_counts.get(file, 0))
+            behind = max(self._progress.get(file, 0), counted_until(lines))
+            is_known = behind or any(is_completed(text) for _, text in lines)
+            complaint = worst_complaint(
+                (number, text)
+                for number, text in lines
+                if (number > behind and (file, number) not in harmless) or is_pod_row(text)
+                if not (is_known and _CTRL_C in text)
+            )
+            if lead is None and complaint is None:
+                looks = (bad_numbers, stood_still, started_anew, jumped)
+                complaint = next(filter(None, (look(lines) for look in looks)), None)
+                if complaint is None and file in self._with_steps:
+                    complaint = slow_network(lines) or slowed(lines)
+            if complaint is not None and (lead is None or complaint.cause not in _AS_VAGUE):
+                return _by_words(file, complaint, lead)
+        return None
+
+    def _known_fault(
+        self, engine: Engine, assessment: Assessment, line_counts: Mapping[str, int]
+    ) -> Finding | None:
         attempt = engine.job.attempt
         has_ended = attempt.ended_at is not None and not attempt.is_finished
         if attempt.exit is not None or has_ended:
@@ -53,3 +166,80 @@ class LogEnd:
         found = at_log_end(engine.job, self._progress, engine.settings)
         is_hang = found is not None and found.cause is Cause.HANG is assessment.decision.cause
         return None if is_hang else found
+
+
+@lru_cache(maxsize=8)
+def last_lines(tail: bytes, count: int) -> tuple[tuple[int, str], ...]:
+    """The last lines of a file of `count` lines, with their numbers."""
+    text = ANSI.sub(b"", tail).decode("utf-8", "replace")
+    lines = text.removesuffix("\n").split("\n")[-LAST_LINES:]
+    return tuple(enumerate(lines, count - len(lines) + 1))
+
+
+def _of_helpers(lines: Mapping[int, str], errors: Sequence[ErrorSeen], file: str) -> set[int]:
+    """Where tracebacks begin that a thread or a worker printed whose peer was gone."""
+    found: set[int] = set()
+    is_aside = False
+    for error in sorted((e.error for e in errors if e.error.file == file), key=lambda e: e.line):
+        above = range(error.line - 1, error.line - 4, -1)
+        before = next((lines[n] for n in above if lines.get(n, "").strip()), "")
+        goes_on = is_aside and _CHAINED.search(before) is not None
+        is_aside = goes_on or _HELPER.search(before) is not None
+        if is_aside and (not error.error or _PEER_GONE.search(error.error)):
+            found |= {error.line, error.error_line or error.line}
+    return found
+
+
+def _interrupted_wait(
+    lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+) -> Finding | None:
+    """Who ended it found it waiting in a collective, or had looked why nothing came any more;
+    None: not so."""
+    _, before = _lines_before(lead, tails, line_counts)
+    last = [text for _, text in before[-_LAST_FRAMES:]]
+    if lead.cause is Cause.DELETED_BY_USER and any(map(_WAITS.search, last)):
+        summary = "It was stopped by hand while it waited for other ranks in a collective."
+    elif stood_still(before):
+        summary = "It was stopped after somebody had looked why nothing was printed any more."
+    else:
+        return None
+    found = interrupted_hang(lead, summary)
+    return replace(found, detector=LOG_END, confidence=_BY_WORDS, cannot_heal=False)
+
+
+def _after_bad_numbers(
+    lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+) -> Finding | None:
+    """The exception was raised over a loss that is not finite; None: not so."""
+    file, before = _lines_before(lead, tails, line_counts)
+    bad = bad_numbers(before, least=1)
+    return _by_words(file, bad, lead) if bad is not None else None
+
+
+def _lines_before(
+    lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+) -> tuple[str, list[tuple[int, str]]]:
+    """The file of the first evidence, and its last lines above that; none if it names no line."""
+    shown = lead.evidence[0] if lead.evidence else None
+    if shown is None or not shown.file or not shown.line or shown.file not in tails:
+        return "", []
+    lines = last_lines(tails[shown.file], line_counts.get(shown.file, 0))
+    return shown.file, [(number, text) for number, text in lines if number < shown.line]
+
+
+def _by_words(file: str, complaint: Complaint, lead: Finding | None) -> Finding:
+    """`lead`: the end that the words explain; None: nothing shows an end."""
+    is_of_numbers = complaint.cause in _OF_NUMBERS
+    opening = "The last lines show it, from here on" if is_of_numbers else _BY_ITS_WORDS
+    return Finding(
+        detector=LOG_END,
+        cause=complaint.cause,
+        severity=Severity.WARNING if lead is None else Severity.CRITICAL,
+        summary=f"{opening}: {complaint.text[:_QUOTED]}",
+        since_time=lead.since_time if lead else None,
+        confidence=_BY_WORDS,
+        evidence=(Evidence(file, complaint.line, complaint.text), *(lead.evidence if lead else ())),
+        cannot_heal=lead is not None,
+        is_guess=lead is None,
+        fingerprint=f"{complaint.cause}/words",
+    )

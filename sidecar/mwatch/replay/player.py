@@ -54,8 +54,7 @@ Calm = Callable[[Values, float, int, int], tuple[int, float]]
 
 def _calm_below(factor: float) -> Calm:
     def calm(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
-        for index in range(begin, end):
-            value = values[index]
+        for index, value in enumerate(values[begin:end], begin):
             if not -math.inf < value <= factor * usual:
                 return index, usual
             usual = usual + MEMORY * (value - usual)
@@ -68,8 +67,7 @@ calm_times, calm_norms = _calm_below(SLOWER), _calm_below(STEEPER)
 
 
 def calm_losses(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
-    for index in range(begin, end):
-        value = values[index]
+    for index, value in enumerate(values[begin:end], begin):
         if not -math.inf < value < math.inf or value > usual + HIGHER * abs(usual):
             return index, usual
         usual = usual + MEMORY * (value - usual)
@@ -78,16 +76,18 @@ def calm_losses(values: Values, usual: float, begin: int, end: int) -> tuple[int
 
 def calm_scales(values: Values, last: float, begin: int, end: int) -> tuple[int, float]:
     """A loss scale must not fall; the usual one is the last."""
-    for index in range(begin, end):
-        if values[index] < last:
+    for index, value in enumerate(values[begin:end], begin):
+        if value < last:
             return index, last
-        last = values[index]
+        last = value
     return end, last
 
 
 def calm_counts(values: Values, _: float, begin: int, end: int) -> tuple[int, float]:
     """Counts must be zero."""
-    return next((index for index in range(begin, end) if values[index]), end), 0.0
+    if not any(values[begin:end]):
+        return end, 0.0
+    return next(index for index in range(begin, end) if values[index]), 0.0
 
 
 def pass_calm(
@@ -267,6 +267,8 @@ def _follow(usual: float | None, value: float | None) -> float | None:
 _SHARE = 0.02
 _FEW_LINES = 8
 _MANY_LINES = 2048
+_FEW_ALONE = 0.05
+"""Share of lines that are cheaper to decode one by one than all together."""
 _NO_LINES: Mapping[str, int] = MappingProxyType({})
 
 
@@ -299,11 +301,12 @@ class Player:
     def _observe_lines(self, placed: PlacedLines) -> None:
         """Like `observe` of each line, but skip many lines without effect at a time."""
         events: Sequence[Iteration] = placed.lines.events
-        index, size = 0, len(placed.lines)
+        index, size, alone = 0, len(placed.lines), 0
         while index < size:
             done = self._pass_over(placed, index)
             if done == index:
-                if not isinstance(events, list):
+                alone += 1
+                if alone > _FEW_ALONE * size and not isinstance(events, list):
                     events = list(events)
                 self.observe(Observed(placed.ats[index], placed.stream, events[index]))
                 done += 1
@@ -317,24 +320,22 @@ class Player:
         if self.engine.awaits_progress or not is_usual_ground(job, placed, begin):
             return begin
         end = min(begin + self._stride, len(placed.lines))
-        gaps, screen, calm = self._foresee(placed, begin, end)
-        done = fold_like(job, placed, begin, calm)
-        if done < end:
-            gaps, screen, _ = self._foresee(placed, begin, done)
+        screen, gaps = self._screen.copy(), self._gaps.copy()
+        calm = screen.pass_over(placed.lines, begin, end)
+        near = gaps.pass_over(placed.ats, begin, calm, self.at)
+        done = fold_like(job, placed, begin, near)
+        if done < calm:  # learn again, from these lines alone
+            screen = self._screen.copy()
+            screen.pass_over(placed.lines, begin, done)
+        if done < near:
+            gaps = self._gaps.copy()
+            gaps.pass_over(placed.ats, begin, done, self.at)
         self._stride = min(max(2 * (done - begin), self._stride // 2, _FEW_LINES), _MANY_LINES)
         if done > begin:
             self._gaps, self._screen = gaps, screen
             self.at = max(self.at, placed.ats[done - 1])
             self.recorder.stepped(done - begin)
         return done
-
-    def _foresee(
-        self, placed: PlacedLines, begin: int, end: int
-    ) -> tuple[UsualGaps, EvaluationThrottle, int]:
-        """The state after the lines up to the first that is worth an assessment."""
-        gaps, screen = self._gaps.copy(), self._screen.copy()
-        end = gaps.pass_over(placed.ats, begin, end, self.at or 0.0)
-        return gaps, screen, screen.pass_over(placed.lines, begin, end)
 
     def observe(self, observed: Observed) -> None:
         at, _, what = observed
@@ -366,19 +367,21 @@ class Player:
         lines: Mapping[str, int] = _NO_LINES,
         *,
         proved: float | None = None,
+        tails: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
         """End of the input. `until`: the run was still up then, but silent. `lines`: how many, by
         file. `proved`: the last time that a line prints; lines that show no progress prove a
-        silence, too."""
+        silence, too. `tails`: the ends of the files."""
         if self.at is None:
             return
         end = max((each for each in (until, proved) if each is not None), default=self.at)
         if end > self.at:
             self._pass(self.at, end)
             self.at = end
+        self._log_end.forget_harmless(self.engine.job.attempt, lines, tails)
         assessment = self._look(self.at)
         if until is None:
-            fault = self._log_end.fault(self.engine, assessment, lines)
+            fault = self._log_end.fault(self.engine, assessment, lines, tails)
             assessment = self._look(self.at, (fault,)) if fault else assessment
             self._settle(assessment.decision)
 

@@ -8,10 +8,11 @@ are read again. Where that is not possible (standard input) a summary of the lin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from mwatch.detect.shared.evidence import is_summary, with_quotes
+from mwatch.model.finding import Evidence
 from mwatch.report.log_ends import numbered, quotation
 from mwatch.report.run_report import RunReport
 from mwatch.runtime.files import STDIN
@@ -39,22 +40,25 @@ def quoted(report: RunReport, paths: Mapping[str, str]) -> RunReport:
     def quote(file: str, line: int) -> str | None:
         return texts.get((file, line))
 
+    return with_evidence(report, lambda evidence: with_quotes(evidence, quote))
+
+
+def with_evidence(
+    report: RunReport, change: Callable[[tuple[Evidence, ...]], tuple[Evidence, ...]]
+) -> RunReport:
     incidents = tuple(
         replace(
             incident,
             voices=tuple(
-                replace(voice, evidence=with_quotes(voice.evidence, quote))
-                for voice in incident.voices
+                replace(voice, evidence=change(voice.evidence)) for voice in incident.voices
             ),
         )
         for incident in report.incidents
     )
-    findings = tuple(
-        replace(each, evidence=with_quotes(each.evidence, quote)) for each in report.findings
-    )
+    findings = tuple(replace(each, evidence=change(each.evidence)) for each in report.findings)
     decision = report.decision
     if decision.finding is not None:
-        lead = replace(decision.finding, evidence=with_quotes(decision.finding.evidence, quote))
+        lead = replace(decision.finding, evidence=change(decision.finding.evidence))
         decision = replace(decision, finding=lead)
     return replace(report, findings=findings, incidents=incidents, decision=decision)
 

@@ -29,7 +29,9 @@ from mwatch.model.job import Attempt, Job
 from mwatch.model.settings import Settings
 from mwatch.replay.flight_evidence import FlightEvidence
 from mwatch.replay.freshness import TAIL, Age
+from mwatch.replay.log_end import LogEnd
 from mwatch.replay.player import Player
+from mwatch.replay.pod_prefixes import SplitLogs, split_by_pod
 from mwatch.replay.quotes import quoted
 from mwatch.replay.recording import FRESH_SECONDS, Progress, Recording, open_recording
 from mwatch.report.conclusion import RunConclusion
@@ -159,6 +161,9 @@ def nothing_read(recording: Recording, run: str) -> RunReport:
         cause, text = Cause.UNKNOWN, f"no line of a trainer was found in {where}"
         if recording.is_about_training:
             text = f"no line in {where} shows progress or an error"
+        complaint = LogEnd().by_words(recording.tails, recording.line_counts)
+        if complaint is not None:
+            cause, text = complaint.cause, complaint.summary
     else:
         text = recording.notes[0] if recording.notes else "there is nothing to read"
     return RunReport(
@@ -236,13 +241,13 @@ def replay(
 
     `has_curves`: with the data for a page.
     """
-    with unpacked(request.names, unpacked_pieces) as names:
-        return _replay(request, names, now, progress, has_curves=has_curves)
+    with unpacked(request.names, unpacked_pieces) as names, split_by_pod(names) as logs:
+        return _replay(request, logs, now, progress, has_curves=has_curves)
 
 
 def _replay(
     request: ReplayRequest,
-    given: Sequence[str],
+    logs: SplitLogs,
     now: float,
     progress: Progress | None,
     *,
@@ -250,9 +255,14 @@ def _replay(
 ) -> RunReport:
     until = None if request.until is None else moment(request.until, now)
     known, grammar = catalogue.with_grammar(request.catalogues)
-    flight, names = gather(given)
+    flight, names = gather(logs.names)
     recording = open_recording(names, request.checkpoints, grammar, now)
     engine = Engine(run_name(request.names), known, request.settings)
+    engine.job.files = {
+        stream.name: stream.files[-1].shown
+        for stream in recording.streams
+        if stream.files[-1].path not in logs.origins
+    }
     player = Player(engine, ReportRecorder(engine, "replay", has_curves=has_curves))
     gc.freeze()  # events hold no cycles: collecting among them only costs time
     gc.set_threshold(100_000)
@@ -277,12 +287,13 @@ def _replay(
         recording.notes += dumps.notes
         player.play(dumps.observed(recording.streams[0].name))
         up_until = max(filter(None, (up_until, dumps.up_until())), default=None)
-    player.finish(up_until, recording.line_counts, proved=proved)
+    player.finish(up_until, recording.line_counts, proved=proved, tails=recording.tails)
     recording.notes += _doubts(engine.job)
     report = conclude(recording, player, is_up=up_until is not None, now=now)
     report = quoted(report, recording.paths)
     report = report if dumps is None else dumps.judged(report)
-    return of_replay(report, recording.paths) if has_curves else report
+    report = of_replay(report, recording.paths) if has_curves else report
+    return logs.restored(report, recording.paths)
 
 
 def run_name(names: Sequence[str]) -> str:

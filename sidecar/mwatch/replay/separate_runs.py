@@ -16,7 +16,6 @@ import re
 from collections.abc import Sequence
 
 from mwatch.config import catalogue
-from mwatch.parse.grammar import Grammar
 from mwatch.replay.file_spans import STEPS, FileSpan, examine
 from mwatch.replay.log_files import PACKED, LogFile, find
 from mwatch.runtime.files import STDIN
@@ -40,7 +39,7 @@ def separate_runs(names: Sequence[str]) -> list[list[str]]:
     files = find(names).files
     if len(files) < 2:
         return []
-    grammar = Grammar(catalogue.load(()), None)
+    _, grammar = catalogue.with_grammar()
     spans = [(file, examine(file, grammar)) for file in files]
     runs: list[_Run] = []
     for each in sorted(spans, key=lambda pair: (pair[1].first is None, pair[1].first or 0.0)):

@@ -14,6 +14,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from operator import sub
 from typing import cast
 
 from mwatch.model.event import Event, Iteration, StepLines
@@ -51,14 +53,16 @@ class Stamps:
         return self.of_text(piece.timestamp)
 
     def _of_lines(self, texts: Sequence[str]) -> list[Stamp]:
-        minute, base = self._minute
+        """Read many, as `of_text` does."""
         stamps: list[Stamp] = []
+        (day, midnight), minutes = self._day, _minutes()
         for text in texts:
-            if text[:16] != minute:
-                stamps.append(self.of_text(text))
-                minute, base = self._minute
+            minute = minutes.get(text[11:16])
+            if text[:10] == day and minute is not None:
+                stamps.append(midnight + minute + float(text[17:]))
             else:
-                stamps.append(base + float(text[17:]))
+                stamps.append(self.of_text(text))
+                day, midnight = self._day
         self._near = next(filter(None, reversed(stamps)), self._near)
         return stamps
 
@@ -95,6 +99,16 @@ class Stamps:
         return min(
             (at for at in read if at is not None), key=lambda at: abs(at - near), default=None
         )
+
+
+@cache
+def _minutes() -> dict[str, float]:
+    """Seconds since midnight by `12:34`."""
+    return {
+        f"{hour:02}:{minute:02}": 3600.0 * hour + 60.0 * minute
+        for hour in range(_LAST_HOUR + 1)
+        for minute in range(_LAST_MINUTE + 1)
+    }
 
 
 def is_stamped(event: Event | Observation) -> bool:
@@ -240,28 +254,45 @@ class UsualGaps:
         return other
 
     def learn(self, at: float) -> None:
-        if self._line_at is not None:
-            self._gaps.append(at - self._line_at)
-            if len(self._gaps) == _LINES:
-                self.dull = max(LOOK_SECONDS, median(self._gaps) * _LIKE_OTHERS)
-                self._gaps.clear()
-        self._line_at = at
+        if self._line_at is None:
+            self._line_at = at
+        else:
+            self._learn_all((at,))
 
     def pass_over(self, ats: Sequence[float], begin: int, end: int, last: float) -> int:
         """Learn from lines from `begin` on, and stop before the first that follows a silence worth
         an assessment. `last`: time of the last observation before them."""
         if self._line_at is None:
             return begin
-        before, gaps, dull = self._line_at, self._gaps, self.dull
-        for index in range(begin, end):
-            at = ats[index]
-            if at - last > dull:
-                end = index
-                break
-            gaps.append(at - before)
-            if len(gaps) == _LINES:
-                dull = max(LOOK_SECONDS, median(gaps) * _LIKE_OTHERS)
-                gaps.clear()
-            before = last = at
-        self.dull, self._line_at = dull, before
+        if self._are_dull(ats[begin:end], last):
+            self._learn_all(ats[begin:end])
+            return end
+        while begin < end:
+            part = ats[begin : min(end, begin + _LINES - len(self._gaps))]
+            silences = list(map(sub, part, (last, *part)))
+            if max(silences) > self.dull:
+                end = begin + next(at for at, each in enumerate(silences) if each > self.dull)
+                part = ats[begin:end]
+            self._learn_all(part)
+            last = part[-1] if part else last
+            begin += len(part)
         return end
+
+    def _are_dull(self, ats: Sequence[float], last: float) -> bool:
+        """Whether no silence before these lines is worth an assessment, whichever of their gaps
+        are the usual ones."""
+        if not ats:
+            return True
+        silences: list[float] = list(map(sub, ats, (last, *ats)))
+        shortest = min([*self._gaps, *silences[1:], ats[0] - (self._line_at or 0.0)])
+        return max(silences) <= min(self.dull, max(LOOK_SECONDS, shortest * _LIKE_OTHERS))
+
+    def _learn_all(self, ats: Sequence[float]) -> None:
+        """Like `learn` of each; only the last whole set of gaps leaves a trace."""
+        assert self._line_at is not None
+        gaps = [*self._gaps, *map(sub, ats, (self._line_at, *ats))]
+        whole = len(gaps) // _LINES * _LINES
+        if whole:
+            self.dull = max(LOOK_SECONDS, median(gaps[whole - _LINES : whole]) * _LIKE_OTHERS)
+        self._gaps = gaps[whole:]
+        self._line_at = ats[-1] if ats else self._line_at

@@ -177,3 +177,17 @@ def test_an_exception_that_the_catalogue_does_not_list_belongs_to_a_family(
     name: str, message: str, cause: Cause
 ) -> None:
     assert cause_of_error(name, message) is cause
+
+
+def test_a_check_that_refuses_the_first_save_refuses_every_one() -> None:
+    name, message = "core.CheckpointingException", "Invalid access pattern for ShardedTensor(a)"
+    assert cause_of_error(name, message, "save", has_worked=False) is Cause.USER_ERROR
+    assert cause_of_error(name, message, "save") is Cause.CRASH
+
+
+def test_a_tool_that_fails_is_no_trainer_that_fails() -> None:
+    name, failed = "subprocess.CalledProcessError", "returned non-zero exit status 1."
+    tool = f"Command '['/usr/bin/ninja', '-v']' {failed}"
+    trainer = f"Command '['/usr/bin/python3', '-u', 'pretrain.py']' {failed}"
+    assert cause_of_error(name, tool, has_worked=False) is Cause.USER_ERROR
+    assert cause_of_error(name, trainer, has_worked=False) is Cause.CRASH

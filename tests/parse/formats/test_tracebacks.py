@@ -156,3 +156,60 @@ def test_what_the_trainer_was_doing_is_known_by_the_frames(
     frames = [f'  File "a.py", line 1, in {function}' for function in functions]
     text = log("Traceback (most recent call last):", *frames, "EOFError", "")
     assert one(text, Error).during == during
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["job-worker-0 trainer ", "trainer-1  | ", "Nov 12 10:00:0{} gpu3 python[4411]: ", "> "],
+)
+def test_what_stands_before_its_first_line_is_cut_off_the_others(prefix: str) -> None:
+    lines = (prefix.format(number) + line for number, line in enumerate(TRACE))
+    event = one(log(*lines), Error)
+    assert (event.kind, event.error, event.where) == ("traceback", "RuntimeError", WHERE)
+
+
+def test_a_traceback_that_is_cut_off_in_a_launcher_says_nothing() -> None:
+    none(
+        log(
+            "Traceback (most recent call last):",
+            '  File "/opt/conda/lib/python3.8/site-packages/deepspeed/launcher/runner.py", '
+            "line 374, in main",
+            "    raise subprocess.CalledProcessError(returncode=result.returncode, cmd=cmd)",
+        ),
+        Error,
+    )
+
+
+def test_a_traceback_inside_a_string_is_read() -> None:
+    text = '{"level":"%s","msg":"x","exc_info":"%s"}'
+    event = one(log(text % ("error", "\\n".join(TRACE))), Error)
+    assert (event.kind, event.error) == ("exception", "RuntimeError")
+    assert event.message == "shape '[4, 8]' is invalid: got 3"
+    none(log(text % ("warning", "\\n".join(TRACE))), Error)
+
+
+def test_the_error_inside_a_ray_actor_is_the_cause_of_its_death() -> None:
+    died = (
+        "ray.exceptions.ActorDiedError: The actor died because of an error raised in its creation "
+        "task, ray::Worker.__init__() (pid=88, ip=10.0.0.3)"
+    )
+    inside = (
+        '  File "/w/engine.py", line 27, in __init__',
+        "    self.engine = Engine(",
+        "TypeError: no",
+    )
+    whole = one(log(*TRACE[:-1], died, *inside), Error)
+    assert (whole.error, whole.message, whole.line) == ("TypeError", "no", 1)
+    assert one(log(died, *inside), Error).error == "TypeError"
+    assert one(log(*TRACE[:-1], died), Error).error == "ray.exceptions.ActorDiedError"
+
+
+@pytest.mark.parametrize(
+    ("file", "during"), [("/w/checkpoint/manager.py", "load"), ("/w/json/decoder.py", None)]
+)
+def test_a_function_named_load_loads_a_checkpoint_in_a_file_of_checkpoints(
+    file: str, during: str | None
+) -> None:
+    frame = f'  File "{file}", line 188, in load'
+    lines = (TRACE[0], frame, "    read(path)", "AssertionError: metadata is None")
+    assert one(log(*lines), Error).during == during

@@ -17,6 +17,7 @@ STEPS = {
     "Epoch 1 | iter 7 step 1 | loss train: 1.4021, val: n/a | iter time: 99 ms": 1.4021,
     "2026-01-07 10:00:00 INFO Step 7/100, Loss: 1.4021, LR: 1e-4": 1.4021,
     "[step=7] train_loss=1.4021 val_loss=9.0": 1.4021,
+    "| INFO | train_inner | epoch 001:   17 / 6547 loss=1.4021, num_updates=7, lr=9e-06": 1.4021,
     "Training Epoch:[0][7/9800] Loss:1.4021(1.9122) Top1:69.102(68.871%), lr=0.01": 1.4021,
     "Epoch 0:  13%|#  | 7/782 [00:10<01:11,  9.49it/s, v_num=5, train/loss=1.4021]": 1.4021,
     "Steps:   1%|  | 7/782 [00:10<01:11,  9.49it/s, loss=1.4021, lr=1e-4]": 1.4021,
@@ -139,3 +140,9 @@ def test_fairseq_prints_the_new_scale() -> None:
     new = "NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: 32.0"
     found = many(log(old, new), Overflow)
     assert [(each.scale_before, each.scale_after) for each in found] == [(0.5, 0.25), (64.0, 32.0)]
+
+
+@pytest.mark.parametrize(("words", "steps"), [(140, 1), (200, 0)])
+def test_a_loss_far_behind_the_word_step_is_of_something_else(words: int, steps: int) -> None:
+    text = f"step 12 {'x' * words} loss: 2.5"
+    assert len([each for each in events(log(text)) if isinstance(each, Iteration)]) == steps

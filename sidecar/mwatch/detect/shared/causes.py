@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from mwatch.detect.shared import words
 from mwatch.model.fault import Blame, CatalogueEntry, Role
 from mwatch.model.finding import Cause
 from mwatch.model.job import Attempt, ErrorSeen, FaultSeen, Step
@@ -57,13 +58,15 @@ _CASCADES = frozenset(
         "DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "ChildFailedError",
         "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError",
         "BrokenPipeError", "RendezvousConnectionError", "RendezvousClosedError",
-        "HorovodInternalError", "SIGTERMException",
+        "HorovodInternalError", "SIGTERMException", "RayTaskError",
     }
 )  # fmt: skip
 _PASSED_ON = re.compile(
     r"\b(?:job|run|task|step|worker|node|training)s? (?:has |have )?failed\.?$"
     r"|is detected by the operating system|[Ss]ee (?:the )?(?:root cause|stack trace) .{0,10}above"
-    r"|inspect the previous error messages|NPU (?:function )?error\b.{0,80}error code is \d"
+    r"|\b[Tt]raining has failed after \d|inspect the previous error messages"
+    r"|NPU (?:function )?error\b.{0,80}error code is \d"
+    r"|operation failed in the TorchScript interpreter"
 )
 _NAMES = frozenset(
     {
@@ -106,8 +109,10 @@ _INTERPRETER = re.compile(
     r"|object has no attribute|has no attribute '|object is not (?:callable|subscriptable|iterable)"
     r"|is not defined$|referenced before assignment|cannot import name|No module named"
     r"|[Cc]an(?:'t|not) pickle|is not JSON serializable|unsupported operand type"
+    r"|undefined symbol|cannot open shared object file|version `\w+_[\d.]+' not found"
 )
-"""What Python prints about wrong code, also inside the message of another exception."""
+"""What Python and the loader of libraries print about wrong code or a wrong build of it, also
+inside the message of another exception."""
 _OUTSIDE = re.compile(
     r"Timeout|Connect|Network|HTTP|SSL|Socket|Protocol|Remote|Unavailable|OSError|IOError|EOFError"
     r"|Interrupted|BlockingIO|BrokenP|Memory|SystemError|Died|Actor|Ray|Dist|Rendezvous|NCCL|Gloo"
@@ -120,7 +125,8 @@ _REQUIRED = re.compile(
     r"assertion failed|check failed|\bmust (?:be|have|match)\b|\bshould (?:be|have)\b|\brequires?\b"
     r"|not (?:supported|compiled|built|implemented|installed|compatible|allowed)|unsupported"
     r"|incompatible|\bexpected\b.{0,80}\b(?:but|got)\b|could not find|cannot find|version"
-    r"|not divisible|invalid (?:argument|value|choice|option|device ordinal|config)",
+    r"|not divisible|is not (?:part of|a member of|among)\b"
+    r"|invalid (?:argument|value|choice|option|device ordinal|config)",
     re.I,
 )
 """Words of messages about a demand that the program or its environment does not meet."""
@@ -129,10 +135,22 @@ _SETTING = re.compile(
     r"|\b(?:missing|unknown|invalid) (?:config(?:uration)?|setting|option|argument|flag)s?\b",
     re.I,
 )
+_DEMANDS = re.compile(
+    r"^Expected |\bexpects? (?:a|an|at least|exactly|\d)\b|\bmust match\b"
+    r"|shapes cannot be multiplied"
+    r"|inplace operation|does not require grad|a second time"
+    r"|\bmarked? (?:as )?ready (?:only once|twice)"
+)
+"""What torch says of a program that uses it wrongly, at whatever step."""
+_COMMAND = re.compile(
+    r"^Command '?\[?'?\"?(?:\S*/)?+(?!python|torchrun|accelerate|deepspeed|srun|mpi)\w"
+)
+_REFUSED = re.compile(r"^Invalid |\bmismatch|\bduplicate|\bnot (?:supported|covered|fully)\b", re.I)
 _NEVER_WORKS = re.compile(r"\b(?:is|are) not (?:yet )?(?:supported|implemented)\b|\bunsupported\b")
 _PASSING = re.compile(
     r"tim(?:ed?|ing) ?out|connect|refused|reset by|temporar|unreachable|network|retr(?:y|ies)"
-    r"|unavailable|nccl|gloo|cuda|cudnn|cublas|nvml|gpu|hip |rocm|\brank ?\d|tcpstore|socket|worker"
+    r"|unavailable|nccl|gloo|cuda (?:error|failure|driver|runtime|call|kernel)|cudaError|cudnn"
+    r"|cublas|nvml|gpu|hip |rocm|\brank ?\d|tcpstore|socket|worker"
     r"|killed|signal|memory|input/output|errno|deadlock|barrier|heartbeat|checkpoint|corrupt"
     r"|rendezvous|server|download|http",
     re.I,
@@ -147,47 +165,6 @@ _BY_NAME = {
     "OutOfMemoryError": Cause.OOM,
 }
 _PATHS = _FILES - {"OSError", "IOError", "TimeoutError", "BlockingIOError"}
-_KINDS = (
-    (re.compile(r"memory allocation of \d+ bytes|bad_alloc|cannot allocate memory"
-                r"|(?:exceed\w*|over) (?:\w+ ){0,4}memory limit|not enough (?:host |system )?memory"
-                r"|unable to allocate", re.I), Cause.OOM),
-    (re.compile(r"loss[- ]scale.{0,40}(?:minimum|too small|cannot|below)|minimum loss[- ]scale",
-                re.I), Cause.LOSS_SCALE_COLLAPSE),
-    (re.compile(r"preempt(?:ed|ion)|pre-empt|spot (?:instance|machine|vm)\b", re.I),
-     Cause.PREEMPTED),
-    (re.compile(r"\bno (?:\w+ ){0,3}checkpoints?\b|checkpoint.{0,80}(?:not found|does not exist)"
-                r"|can(?:'t|not|not be) (?:find|resume|resumed)\b.{0,60}checkpoint", re.I),
-     Cause.CHECKPOINT),
-    (re.compile(r"no space left|quota|read-only file system|stale file handle|input/output error"
-                r"|requested and \d+ written|short write|file write failed|disk (?:is )?full"
-                r"|remote i/o error|transport endpoint|bad address|host is down|file too large"
-                r"|communication error on send|structure needs cleaning|basic_ios::clear"
-                r"|device or resource busy|file name too long|\[Errno (?:22|95)\]"
-                r"|\(os error (?!2\)|11\)|13\)|9[89]\)|1(?:0[0-8]|1[0-5])\))\d"
-                r"|software caused connection abort", re.I), Cause.STORAGE),
-    (re.compile(r"\b5\d\d (?:Server|Internal|Bad|Service|Gateway)|HTTP Error (?:429|5\d\d)"
-                r"|gateway time-?out|bad gateway|service unavailable|too many requests"
-                r"|IncompleteRead|connection broken|(?:actor|server) is (?:temporarily )?unavail"
-                r"|keepalive watchdog|rpc_code: 14|StatusCode\.UNAVAILABLE|connection to raylet"
-                r"|read (?:operation )?timed out", re.I), Cause.FABRIC),
-    (re.compile(r"tarfile\.|pyarrow\.|parquet|snappy|webdataset|datasets\.|DatasetGeneration"
-                r"|\bshard\b.{0,60}(?:corrupt|hash|checksum|missing)"
-                r"|(?:zstd|lz4|gzip|bz2)\b.{0,60}(?:corrupt|error|invalid)|tokenizer|sentencepiece"
-                r"|unexpected end of (?:data|stream)|image file is truncated|cannot identify image"
-                r"|compressed (?:data|file) ended|Incorrect .{0,20}checksum|sample index", re.I),
-     Cause.DATA),
-    (re.compile(r"no route to host|name or service not known|temporary failure in name resolution"
-                r"|network is unreachable|connect.{0,40}(?:aborted|refused|reset|closed|timed out)"
-                r"|remote end closed|failed to (?:resolve|connect)|max retries exceeded"
-                r"|\[SSL: |EOF occurred in violation of protocol|SSL validation failed"
-                r"|peer (?:closed|reset)|host(?:name)? .{0,60}(?:not found|unreachable)", re.I),
-     Cause.FABRIC),
-    (re.compile(r"(?:timed out|timeout|bailing out).{0,80}(?:\bwait|not ready|barrier"
-                r"|\brank|collective)"
-                r"|\bwait\w* (?:for|on|until) .{0,60}(?:\brank|barrier|worker|peer|collective)",
-                re.I), Cause.HANG),
-)  # fmt: skip
-"""What the name and message of an exception that the catalogue does not list are about."""
 
 
 FAMILIES: dict[str, Cause] = {
@@ -242,10 +219,10 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         # may be a kernel, may be the GPU: worth another try
         "cuda-illegal-address", "cuda-misaligned-address", "cuda-launch-failure",
         "cuda-illegal-instruction", "cublas-execution-failed", "cudnn-failed", "te-cublas-error",
-        "te-cudnn-error", "te-cuda-error", "wandb-failed",
+        "te-cudnn-execution", "te-cuda-error", "wandb-failed",
         "process-bus-error", "process-illegal-instruction",
         # another process died first
-        "dataloader-exited", "gloo-peer-closed", "remote-error", "nccl-unhandled-cuda",
+        "dataloader-exited", "remote-error", "nccl-unhandled-cuda",
         "nccl-cuda-failure",
         "nccl-teardown", "watchdog-exception", "nccl-error-raised", "nccl-communicator-aborted",
         "store-dump-flag-failed",
@@ -256,9 +233,8 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         "nccl-peer-closed", "nccl-remote-error", "rendezvous-connection", "rendezvous-timeout",
         "nccl-id-not-received",
         "jax-start-timeout", "nvls-cuda-failure", "hub-throttled", "gcs-unreachable",
-        "k8s-init-waits",
         "store-barrier-timeout", "store-clients-missing", "store-connect-timeout",
-        "store-port-in-use",
+        "store-port-in-use", "store-peer-gone", "rendezvous-closed", "gloo-peer-closed",
     ),
     Cause.SLOW: ("nccl-uses-tcp", "nccl-no-ib-device", "k8s-readiness-failed"),
     Cause.KILLED: (
@@ -270,7 +246,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
     Cause.IMAGE: ("k8s-image-pull", "container-image-failed", "container-not-started"),
     Cause.UNSCHEDULABLE: (
         "k8s-unschedulable", "k8s-no-gpu-free", "k8s-no-rdma-free", "k8s-quota-exceeded",
-        "ray-unschedulable", "slurm-refused", "cloud-no-capacity",
+        "ray-unschedulable", "slurm-refused", "cloud-no-capacity", "k8s-init-waits",
     ),
     Cause.VOLUME: ("k8s-mount-failed", "k8s-claim-missing", "container-mount-failed"),
     Cause.PREEMPTED: ("k8s-preempted", "slurm-preempted", "cloud-machine-reclaimed"),
@@ -282,6 +258,8 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
 
 _LOADER_DIED = frozenset({"dataloader-worker-error", "dataloader-exited", "dataloader-crashed"})
 _NO_CUDA = "cuda-init-error"
+_HUNG_TASK = "host-hung-task"
+MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node"})
 _BY_ID = {id: cause for cause, ids in EXCEPTIONS.items() for id in ids}
 _SAME_TEXT = 40
 REPORTS = ("elastic", "launcher")
@@ -301,6 +279,16 @@ def cause_of(entry: CatalogueEntry) -> Cause:
 def is_of_a_fork(seen: FaultSeen, faults: Iterable[FaultSeen]) -> bool:
     """A worker of a data loader was forked from a process that used CUDA: the GPU is well."""
     return seen.fault.id == _NO_CUDA and any(each.fault.id in _LOADER_DIED for each in faults)
+
+
+def is_of_a_loader(faults: Iterable[FaultSeen]) -> bool:
+    """A file was read by a worker of a data loader: it is no checkpoint."""
+    return any(each.fault.id in _LOADER_DIED for each in faults)
+
+
+def is_without_memory(seen: FaultSeen, faults: Iterable[FaultSeen]) -> bool:
+    """A task stood still in the kernel of a machine that ran out of memory."""
+    return seen.fault.id == _HUNG_TASK and any(each.fault.id in MEMORY for each in faults)
 
 
 def plain(exit_code: int | None, signal: str | None = None) -> int | None:
@@ -355,6 +343,11 @@ def is_cascade(error: str | None, message: str = "") -> bool:
     return _last_part(error) in _CASCADES or _PASSED_ON.search(message) is not None
 
 
+def cause_of_cascade(error: str | None, message: str) -> Cause:
+    """Classify an exception by which a process reports the loss of another."""
+    return _cause_by_words(_last_part(error), f"{error}: {message}") or Cause.CRASH
+
+
 def cause_of_error(
     error: str | None,
     message: str = "",
@@ -373,18 +366,27 @@ def cause_of_error(
         return Cause.USER_ERROR
     if name == "FileExistsError" and not has_worked and "[Errno" not in message:
         return Cause.USER_ERROR  # the program refuses to overwrite what an earlier run left there
+    if during == "unscale" and name == "ZeroDivisionError":
+        return Cause.LOSS_SCALE_COLLAPSE  # the scale has been halved until nothing was left
     if during == "save" and name in _FILES:
         return Cause.STORAGE
     if cause := _cause_by_words(name, f"{error}: {message}"):
         return cause
-    is_refused = not has_worked and _NEVER_WORKS.search(message)
-    if name in _PROGRAMMING or _SETTINGS.fullmatch(name) or is_refused:
+    is_misuse = name == "RuntimeError" and _DEMANDS.search(message)
+    if name in _PROGRAMMING or _SETTINGS.fullmatch(name) or is_misuse:
         return Cause.USER_ERROR
-    if "Checkpoint" in name and during != "save" and not has_worked:
+    first = None if has_worked else _cause_of_first_try(name, message, during)
+    return first or _cause_by_place(name, message, during, has_worked=has_worked)
+
+
+def _cause_of_first_try(name: str, message: str, during: str | None) -> Cause | None:
+    if "Checkpoint" in name and during != "save":
         return Cause.CHECKPOINT
-    if name in _PATHS and not has_worked:
-        return Cause.USER_ERROR
-    return _cause_by_place(name, message, during, has_worked=has_worked)
+    # A tool of the environment, such as a compiler; a check before the save, as before each one.
+    is_tool = name == "CalledProcessError" and _COMMAND.search(message)
+    is_check = "Checkpoint" in name and _REFUSED.search(message)
+    is_refused = _NEVER_WORKS.search(message) or is_tool or is_check
+    return Cause.USER_ERROR if is_refused or name in _PATHS else None
 
 
 def _cause_by_place(name: str, message: str, during: str | None, *, has_worked: bool) -> Cause:
@@ -405,7 +407,7 @@ def _cause_by_words(name: str, text: str) -> Cause | None:
         return _BY_NAME[name]
     if _FULL.search(text):
         return Cause.OOM
-    return next((cause for pattern, cause in _KINDS if pattern.search(text)), None)
+    return words.cause_of_exception(text)
 
 
 def blames_code(message: str) -> bool:

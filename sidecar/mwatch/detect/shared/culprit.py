@@ -168,10 +168,16 @@ def _is_pod_held(job: Job, signs: Iterable[SignSeen]) -> bool:
 def culprit(job: Job, suspect: Suspect, stream: str | None = None) -> Culprit:
     rank = suspect.rank
     if rank is None:
-        return Culprit(None, suspect.state, pod=stream)
+        return Culprit(None, suspect.state, pod=job.pod_of(stream), file=job.file_of(stream))
     state = job.attempt.ranks.get(rank)
-    pod = state.stream if state is not None else stream
-    return Culprit(rank, suspect.state, job.layout.coordinates(rank), pod)
+    stream = state.stream if state is not None else stream
+    return Culprit(
+        rank,
+        suspect.state,
+        job.layout.coordinates(rank),
+        pod=job.pod_of(stream),
+        file=job.file_of(stream),
+    )
 
 
 def _suspect(

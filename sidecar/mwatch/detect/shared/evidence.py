@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 
-from mwatch.model.event import Straggler
+from mwatch.model.event import Error, Straggler
 from mwatch.model.finding import Evidence
 from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, ProcessGone, SignSeen, Step
 
@@ -79,6 +79,11 @@ def of_frame(seen: ErrorSeen) -> list[Evidence]:
         return []
     text = f'File "{found[1]}", line {found[2]}' + (f", in {found[3]}" if found[3] else "")
     return [_of_line(error.file, error.where_line, text)]
+
+
+def place_of_error(error: Error | None) -> str | None:
+    """`pretrain.py:32 in train_step`: the last frame in the user's code; None: unknown."""
+    return None if error is None or error.where is None else error.where.rpartition("/")[2]
 
 
 def of_exit(seen: ExitSeen) -> Evidence:

@@ -40,8 +40,15 @@ _VAGUE = _GENERIC | {
 """Any other root fault says more; the reason of a failed load is in the lines after it."""
 _STRONGER = frozenset({Cause.OOM, Cause.HARDWARE, Cause.STORAGE, Cause.FABRIC, Cause.KILLED})
 """Causes that explain why a good checkpoint could not be read."""
-_MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node"})
+_BY_CASCADE = frozenset(
+    {Cause.HANG, Cause.FABRIC, Cause.KILLED, Cause.LOST_POD, Cause.UNSCHEDULABLE}
+)
 _RAISED = ("traceback", "exception")
+_ENDS = re.compile(
+    r"\b(?:stop(?:ping|s)?|end(?:ing|s)?|abort(?:ing|s)?|terminat(?:e|ing|es)|exit(?:ing|s)?)"
+    r" (?:the )?(?:training|run|job|process)\b",
+    re.I,
+)
 _WARNS = re.compile(
     r"(?<!NCCL )warn(?:ing)?\b|^\[?W\d{0,4} |(?<![=/\w.-])(?-i:INFO|DEBUG)(?![/\w-])|\bretrying\b"
     r"|\bwill retry\b|\bfalling back\b|\bskipp(?:ed|ing)\b",
@@ -50,6 +57,8 @@ _WARNS = re.compile(
 """Words of a line about something that the program goes on after."""
 _UNCAUGHT = re.compile(r"^[^\n]{0,200}?\[rank\d{1,7}\]: ")
 """What torch prints before an exception that nobody caught, behind the level of a relay."""
+_OF_NCCL = re.compile(r"\.(?:cc|cu|h):\d{1,5} WARN ")
+"""NCCL up to 2.3 prints its errors so; later ones have its name before the level."""
 _UNDEFINED = {
     "absurd-allocation": re.compile(""),
     "ranks-hold-other-models": re.compile(r"inconsistent 0 params"),
@@ -60,6 +69,7 @@ _TIMED_OUT = "collective-timeout-status"
 _OF_NETWORK = frozenset(
     {"nccl-net-warning", "network-unreachable", "nccl-peer-closed", "nvls-cuda-failure"}
 )
+_PORT_IN_USE = re.compile(r"[Aa]ddress already in use|EADDRINUSE")
 _BY_OTHERS = ("k8s-", "ray-", "slurm-", "cloud-")
 """Faults that a scheduler reports: its warnings are about what has happened."""
 _NOTICES = frozenset(
@@ -75,12 +85,14 @@ _RECLAIMED = frozenset(
 _NODE_GONE = frozenset({"k8s-node-not-ready", "ray-node-died", "slurm-node-failed"})
 """What is seen of a machine that was taken away."""
 _GRACE_LINES = 200
+_LATE_LINES = 40
 _DATA_CODE = re.compile(
-    r"indexed_dataset|gpt_dataset|blended_|/streaming/base/|webdataset|/datasets?/|[Dd]ataset\.py"
+    r"indexed_dataset|gpt_dataset|manifest\.py|blended_|/streaming/base/|webdataset|/datasets?/|[Dd]ataset\.py"
     r"|data_?loader\.py|sample_idx|shuffle_idx|doc_idx"
 )
 """Code that raises programming errors about the files it reads."""
 _INTERRUPT = "keyboard-interrupt"
+_CRASH_LOOP = "k8s-crash-loop"
 _STUCK = ("build", "meet")  # what people interrupt because it does not end
 _LOADER_WORKER = "dataloader-worker-error"
 _DECODING = re.compile(
@@ -130,7 +142,15 @@ def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | 
         or seen.cause_by_signal()
         or seen.cause_by_cascade()
     )
+    if reported is not None and reported.fault and reported.fault.fault.id == causes.WORKER_FAILED:
+        # Other ranks may print a last line of progress below the exception that ended this one.
+        late = _Seen(job, has_late_lines=True).first_cause()
+        reported = late or reported
     if reported is not None:
+        is_first = after is not None and not job.past and not job.attempt.steps
+        if is_first and reported.fault and _PORT_IN_USE.search(reported.fault.fault.text):
+            # No process of an attempt before can hold it.
+            return reported._replace(cause=Cause.USER_ERROR)
         return reported
     if not seen.has_ended:
         return seen.any_cause()
@@ -140,8 +160,8 @@ def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | 
 def _is_grave(seen: FaultSeen, after: Mapping[str, int]) -> bool:
     """A cascade shows that something failed, whatever its level."""
     has_level = seen.fault.role != Role.CASCADE and not seen.fault.id.startswith(_BY_OTHERS)
-    text = _UNCAUGHT.sub("", seen.fault.text[:_SHOWN])
-    is_mild = has_level and _WARNS.search(text) is not None
+    text = _OF_NCCL.sub("", _UNCAUGHT.sub("", seen.fault.text[:_SHOWN]))
+    is_mild = has_level and _WARNS.search(text) is not None and _ENDS.search(text) is None
     return _is_behind(seen.fault, after) and not is_mild
 
 
@@ -191,7 +211,7 @@ class _Seen:
             self._errors = [seen for seen in errors if _is_behind(seen.error, after)]
         if has_late_lines:
             every = (*attempt.errors, *attempt.exceptions)
-            uncaught = [seen for seen in every if seen.error.rank is not None]
+            uncaught = [seen for seen in every if self._is_uncaught(seen.error)]
             self._errors = [seen for seen in uncaught if seen.error.kind in _RAISED]
             self._faults = [
                 seen for seen in attempt.faults if any(explains(seen, e) for e in self._errors)
@@ -200,6 +220,14 @@ class _Seen:
         self._reports = sorted(reports, key=causes.place_of_report)
         self._report = self._reports[0] if self._reports else None
         self._code = self._exit_code()
+
+    def _is_uncaught(self, error: Error) -> bool:
+        """It names its rank, as only the hook of a process that ends does, or is just above the
+        last step."""
+        last = self._last
+        if error.rank is not None or last is None or last.file != error.file:
+            return error.rank is not None
+        return 0 <= last.line - error.line <= _LATE_LINES
 
     def _counts(self, at: float, what: Fault | Error) -> bool:
         last = self._last
@@ -308,6 +336,8 @@ class _Seen:
             cause = Cause.HANG if raised.error.during in _STUCK else cause
         if causes.is_of_a_fork(seen, self._faults):
             cause = Cause.USER_ERROR
+        if cause is Cause.CHECKPOINT and causes.is_of_a_loader(self._faults):
+            cause = Cause.DATA
         if cause is Cause.DATA and is_shard and (is_saving or not self._has_trained):
             cause = Cause.CHECKPOINT
         if cause is Cause.STORAGE and seen.entry.runbook == "checkpoint":
@@ -349,7 +379,11 @@ class _Seen:
         return is_missing and is_passed_on and seen.error.during != "save" and not self._has_trained
 
     def _roots(self) -> list[FaultSeen]:
-        roots = [seen for seen in self._faults if seen.is_root]
+        roots = [
+            seen
+            for seen in self._faults
+            if seen.is_root and not causes.is_without_memory(seen, self._faults)
+        ]
         if any(map(_is_undefined, roots)) and self._first_cascade():
             return [seen for seen in roots if not _is_undefined(seen)]
         return roots
@@ -378,7 +412,7 @@ class _Seen:
         return seen.at, what.line
 
     def cause_by_memory(self) -> RootCause | None:
-        seen = next((seen for seen in self._faults if seen.fault.id in _MEMORY), None)
+        seen = next((seen for seen in self._faults if seen.fault.id in causes.MEMORY), None)
         return RootCause(Cause.OOM, seen.at, seen, self._report) if seen else None
 
     def cause_by_mismatch(self) -> RootCause | None:
@@ -406,7 +440,7 @@ class _Seen:
             seen for seen in self._faults
             if seen.entry is not None
             and (seen.entry.role is Role.CASCADE or seen.fault.id == _TIMED_OUT)
-            and cause_of(seen.entry) in (Cause.HANG, Cause.FABRIC, Cause.KILLED, Cause.LOST_POD)
+            and cause_of(seen.entry) in _BY_CASCADE
         ]  # fmt: skip
         firm = [
             seen for seen in cascades
@@ -420,7 +454,12 @@ class _Seen:
         error = next((seen for seen in self._errors if seen.error.kind in _RAISED), None)
         fault = next((seen for seen in self._faults if seen.fault.role == Role.CASCADE), None)
         first = error or fault
-        return RootCause(Cause.CRASH, first.at, fault, error, confidence=0.5) if first else None
+        if first is None:
+            return None
+        cause = Cause.USER_ERROR if self._loops() else Cause.CRASH
+        if error is not None:
+            cause = causes.cause_of_cascade(error.error.error, error.error.message)
+        return RootCause(cause, first.at, fault, error, confidence=0.5)
 
     def cause_by_exit(self) -> RootCause:
         if self._report is not None and self._report.error.error:
@@ -430,8 +469,14 @@ class _Seen:
         report = self._reports[0]
         return RootCause(Cause.CRASH, report.at, error=report, confidence=0.5)
 
+    def _loops(self) -> bool:
+        """The container is started again and again, and always ends alike."""
+        return any(seen.fault.id == _CRASH_LOOP for seen in self._faults)
+
     def _of_code(self) -> RootCause:
         cause = causes.cause_of_exit(self._code)
+        if cause is Cause.CRASH and signal_of(self._code) is None and self._loops():
+            cause = Cause.USER_ERROR
         report = self._report
         gone = next((each for each in self._gone if each.exit.exit_code or each.exit.signal), None)
         if report or gone:

@@ -21,6 +21,7 @@ from mwatch.parse.lines.line import Line
 from mwatch_trainer.exits.launchers import LauncherReport, read_reports
 
 _OPEN = "Traceback (most recent call last):"
+_IN_ONE_LINE = _OPEN + "\\n"  # with a backslash
 _IGNORED = ("Exception ignored in", "--- Logging error ---")
 """Python prints these before a traceback that ends nothing."""
 _AT_END = frozenset({"_run_finalizers", "_exit_function", "_at_fork_reinit"})
@@ -41,7 +42,8 @@ _EXCEPTION = re.compile(
 """A name that ends in Error or the like, has a module, or is in mixed case: not `INFO: …`."""
 _BARE = re.compile(
     r"(?<![\w.'\"(/=-])((?:[A-Za-z_]\w{0,80}\.){0,8}(?:_?[A-Z]\w{0,80}Error|[A-Z]?\w{0,80}Exception)"
-    r"|(?:[A-Za-z_]\w{0,80}\.){1,8}[A-Z]\w{0,80}Timeout"
+    r"|(?:[A-Za-z_]\w{0,80}\.){1,8}(?:[A-Z]\w{0,80}Timeout|Broken\w{1,20}Pool|Bad\w{1,10}File"
+    r"|TimeoutExpired)"
     r"|(?:[A-Za-z_]\w{0,80}\.){0,6}_?(?:errors?|exceptions?|exc)\.[A-Z]\w{0,80})"
     r"(?:\(([A-Z]\w{0,80})\))?(?:: ?(.*)|$)"
 )
@@ -63,12 +65,16 @@ _CHAIN = (
 _INSIDE = re.compile(re.escape(_OPEN) + r" \(RANK (\d{1,7})\)")
 """Torch prints the traceback of each rank that failed under its own CheckpointException."""
 _LAUNCHERS = ("ChildFailedError", "ProcessRaisedException")
+_RELAYS = ("raise subprocess.CalledProcessError(", "raise ChildFailedError(")
+"""Statements of launchers, at which a traceback may be cut off."""
 _CHILD_ENDS = ("CalledProcessError", "ProcessExitedException")
+_OF_AN_ACTOR = "because of an error raised in its creation task"
+"""Ray prints the traceback of the actor below the exception that reports its end."""
 _DURING = {
     "load": re.compile(
-        r"_?load_(?:\w+_)?checkpoint|_load_(?:\w+_)?base_checkpoint|(?:dcp_)?load_state_dict"
-        r"|\w*load_plan|load_sharded\w*"
-        r"|(?:_|_?maybe_|_?try_)?(?:load|restore|resume|download|fetch|read)_\w{0,40}"
+        r"_?load_(?:\w+_)?checkpoint|_load_(?:\w+_)?base_checkpoint|(?:dcp|)_?load_state_dict"
+        r"|\w*load_plan|load_sharded\w*|_unpack_nemo_file|_?restore_(?:from|weights|state|model)\w{0,20}"
+        r"|(?:_|_?maybe_|_?try_)?(?:load|restore|resume|download|fetch|read|get|find)_\w{0,40}"
         r"(?:checkpoint|ckpt)\w{0,20}"
     ),
     "save": re.compile(
@@ -85,9 +91,12 @@ _DURING = {
     ),
     "build": re.compile(r"_jit_compile|jit_load|_write_ninja_file_and_build_library"),
     "meet": re.compile(r"init_process_group|rendezvous|_store_based_barrier|monitored_barrier"),
+    "unscale": re.compile(r"unscale_?(?:grads?_?)?"),
     "step": re.compile(r"train_step|forward_step|forward_backward_\w+"),
 }
 """Functions of trainers, most telling first: a save is part of a training loop."""
+_LOADS = frozenset({"load", "restore", "resume"})
+"""The same in a file of checkpoints."""
 _MAX_LINES = 2000
 
 
@@ -118,6 +127,7 @@ class _Traceback(Block):
         self._launcher = False
         self._chained = False
         self._failed_ranks: set[int] = set()
+        self._prefix = _prefix_before(line.body, _OPEN)
         self.is_whole = True  # its first line was read
         self.is_ignored = False
         self.wrapped: _Raised | None = None
@@ -129,6 +139,8 @@ class _Traceback(Block):
             self.done = True
             return False
         body = line.body
+        if self._prefix is not None and (before := self._prefix.match(body)):
+            body = body[before.end() :]
         text = body.lstrip()
         if text.startswith(_CHAIN):
             self._chained = True
@@ -158,6 +170,9 @@ class _Traceback(Block):
         found = _ERROR.fullmatch(body.strip())
         if not found or not _EXCEPTION.fullmatch(found[1]):
             return False
+        if _OF_AN_ACTOR in (found[2] or ""):
+            self.wrapped = _Raised(found[1], found[2], line.number)
+            return True
         self._in_frames = False
         self.patience = 10  # only a chained exception may still follow
         self._launcher = self._launcher or found[1].endswith(_LAUNCHERS)
@@ -171,6 +186,8 @@ class _Traceback(Block):
             name = frame[3].strip()
             self.is_ignored = self.is_ignored or name in _AT_END
             self._during |= {key for key, known in _DURING.items() if known.fullmatch(name)}
+            if name in _LOADS and "checkpoint" in frame[1].casefold():
+                self._during.add("load")
         if self._raised is not None:
             return
         if not frame:
@@ -186,7 +203,7 @@ class _Traceback(Block):
         frame = self._user_frame or self._frame
         if self._launcher or self.is_ignored or not (raised or (frame and self.is_whole)):
             return
-        if raised and _AT_EXIT.search(raised.message):
+        if _AT_EXIT.search(raised.message) if raised else self._source.startswith(_RELAYS):
             return
         if raised and (report := _end_of_child(raised)):
             yield from reported(report, self._line, self._context)
@@ -208,17 +225,40 @@ class _Traceback(Block):
         )
 
 
+def _prefix_before(text: str, opening: str) -> re.Pattern[str] | None:
+    """What stands before the first line of a traceback, with other numbers, such as a clock."""
+    before = text[: max(0, text.find(opening))]
+    if not before.strip() or len(before) > _BEFORE:
+        return None
+    return re.compile(re.sub(r"\d+", r"\\d+", re.escape(before)))
+
+
 def _end_of_child(raised: _Raised) -> LauncherReport | None:
     return next(read_reports(raised.message), None) if raised.name.endswith(_CHILD_ENDS) else None
 
 
+def _read_escaped(line: Line, context: Context) -> Iterable[Event]:
+    """A whole traceback as a string, as loggers that write JSON print it."""
+    before, _, escaped = line.text.partition(_IN_ONE_LINE)
+    if _HARMLESS.search(before):
+        return
+    for piece in reversed(escaped.split("\\n")):
+        found = _BARE.match(piece)
+        if found and not found[1].endswith(_LAUNCHERS):
+            message = (found[3] or "").partition('"')[0][:MAX_TEXT]
+            yield context.error(line, kind="exception", error=found[1], message=message)
+            return
+
+
 def _read_traceback(line: Line, context: Context) -> Iterable[Event]:
     text = line.text.rstrip()
+    if _IN_ONE_LINE in text:
+        yield from _read_escaped(line, context)
+        return
     if text.endswith(_OPEN) or _INSIDE.match(line.body):  # not one that is quoted inside a line
         opened = _Traceback(line, context)
         opened.is_ignored = 0 < line.number - context.ignored_line <= 2
         context.opened = opened
-    return ()
 
 
 def _read_ignored(line: Line, context: Context) -> Iterable[Event]:
@@ -257,7 +297,7 @@ def _read_exception(line: Line, context: Context) -> Iterable[Event]:
     if report := _end_of_child(raised):
         yield from reported(report, line, context)
         return
-    if found[2]:
+    if found[2] or _OF_AN_ACTOR in raised.message:
         opened = _Traceback(line, context)
         opened.is_whole, opened.wrapped = False, raised
         context.opened = opened
@@ -275,6 +315,7 @@ _ENDS = (
     r"(?:errors?|exceptions?|exc)\.[A-Z][A-Za-z]{1,60}: ",
     r"Error: ",
     r"[a-z]Timeout: ",
+    r"(?:Broken[A-Z]\w{1,20}Pool|Bad[A-Z]\w{1,10}File|TimeoutExpired): ",
     r"Error\): ",
     r"Exception: ",
     r"Error:?$",

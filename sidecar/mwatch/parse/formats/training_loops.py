@@ -30,7 +30,7 @@ _FIELD = re.compile(
     re.I,
 )
 _COUNT = re.compile(
-    r"(?<![\w/.-])(?:global[_ ]?step|train[_ ]?step|steps?|iter(?:\(train\))?|batch)"
+    r"(?<![\w/.-])(?:global[_ ]?step|train[_ ]?step|num_updates|steps?|iter(?:\(train\))?|batch)"
     r"[\s:=#\]\[]{1,9}(\d{1,12})"
     r"(?:\s*/\s*(\d{1,12}))?(?![\w.])",
     re.I,
@@ -45,7 +45,7 @@ _BAR = re.compile(
     r"(?:Epoch (\d{1,9})[^\n|]{0,40}?: +)?\d{1,3}%\|[^|\n]{0,200}\| *(\d{1,12})/(\d{1,12}) \["
     r"([^\]\n]{0,2000})"
 )
-_TRAINS = re.compile(r"\b[Tt]rain(?:ing)?(?: [Pp]rogress)?: {0,4}\d{1,3}%\|")
+_TRAINS = re.compile(r"(?:\b[Tt]rain(?:ing)?(?: [Pp]rogress)?|^Steps?): {0,4}\d{1,3}%\|")
 _POSTFIX = re.compile(rf"([\w/. -]{{1,60}}?)[=:] ?({_NUMBER})", re.I)
 _EVALUATION = re.compile(
     r"(?:^|[\W_])(?:val|valid|validation|eval|evaluation|test|dev)(?:[\W_]|$)", re.I
@@ -62,6 +62,7 @@ _END = re.compile(
     r"(?! (?:step|epoch|iteration) )"
     r"|llmfoundry[^\n]{0,80}: Done\.\s*$"
     r"|Final validation metrics: "
+    r"|# Avg bus bandwidth {1,8}: [\d.]"
 )
 _STEP_KEYS = ("step", "globalstep", "globalstep/maxsteps", "numupdates", "iteration")
 _MAX_LOSSES = 8
@@ -224,6 +225,7 @@ ENDS = Recogniser(
         r"Training (?:is )?(?:[Cc]omplete|finished|done)",
         r"llmfoundry[^\n]{0,80}: Done\.",
         "Final validation metrics: ",
+        "# Avg bus bandwidth ",
     ),
     _read_end,
 )

@@ -9,10 +9,16 @@ the expressions themselves takes half a second.
 from __future__ import annotations
 
 import re
+from operator import add
 
 TOKEN = re.compile(
     r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\(\?P<\w+>|\(\?P=\w+\)|\(\?.|[*+?]|\{\d*,?\d*\}|.", re.DOTALL
 )
+_PLAIN = r"[\w ,:;'\"=/<>&%#@!~-]"
+_PIECE = re.compile(rf"{_PLAIN}+(?![*+?{{])|{TOKEN.pattern}", re.DOTALL)
+"""Like `TOKEN`, but with letters that no quantifier follows in one piece."""
+_IS_PLAIN = re.compile(_PLAIN).match
+_REPEATS = frozenset("*+?")
 GROUPS = ("(?:", "(?P<")
 _COMMON = " etaoinsrhldcumfpgwybvkxjqz"  # most common letters first; others are rarer
 _WEIGHTS = {letter: weight for weight, letter in enumerate(_COMMON)}
@@ -23,7 +29,7 @@ _MAX_TRIGGER_CUT = 6
 
 def literals(pattern: str) -> tuple[str, ...]:
     """Return literals of which every match contains at least one; empty if there are none."""
-    return _required(TOKEN.findall(pattern), 0)[0]
+    return _required(_PIECE.findall(pattern), 0)[0]
 
 
 def _required(tokens: list[str], at: int) -> tuple[tuple[str, ...], int]:
@@ -37,6 +43,11 @@ def _required(tokens: list[str], at: int) -> tuple[tuple[str, ...], int]:
         if token == "|":
             branches.append(best)
             best, size, run = (), 0, ""
+            continue
+        if len(token) > 1 and _IS_PLAIN(token):
+            run += token
+            if len(run) > size:
+                best, size = (run,), len(run)
             continue
         inside: tuple[str, ...] = ()
         if token == "(" or token.startswith(GROUPS):
@@ -66,9 +77,12 @@ def with_rare_end(text: str, most: int = _MAX_CUT) -> str:
 
     A scanner goes by the last bytes of a text, and meets `device ID` less often than `global rank`.
     """
-    weights = [_WEIGHTS.get(letter, len(_COMMON)) for letter in text]
-    ends = range(len(text), max(len(text) - most, _MIN_LEFT), -1)
-    return text[: max(ends, key=lambda end: sum(weights[end - 2 : end]), default=len(text))]
+    least = max(len(text) - most, _MIN_LEFT)
+    if len(text) <= least:
+        return text
+    weights = [_WEIGHTS.get(letter, len(_COMMON)) for letter in text[: least - 2 : -1]]
+    pairs = list(map(add, weights, weights[1:]))  # the last two letters first
+    return text[: len(text) - pairs.index(max(pairs))]
 
 
 def shortest(texts: tuple[str, ...]) -> int:
@@ -78,7 +92,7 @@ def shortest(texts: tuple[str, ...]) -> int:
 def _repeats(tokens: list[str], at: int) -> tuple[int | None, int]:
     """Return the least count of the quantifier at `at` (None without one), and what follows it."""
     token = tokens[at] if at < len(tokens) else ""
-    if token not in ("*", "+", "?") and not (token[:1] == "{" and len(token) > 1):
+    if token not in _REPEATS and not (token[:1] == "{" and len(token) > 1):
         return None, at
     at += 1
     if at < len(tokens) and tokens[at] == "?":  # lazy

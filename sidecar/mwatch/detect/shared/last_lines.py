@@ -1,0 +1,221 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the last lines of a recorded log show of a run, in whatever form its program prints them.
+
+A count that rises is progress; losses that jump or are not finite, a bar that stands still or slows
+down, a start from scratch, and what somebody typed or remarked are signs of trouble without an
+error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from math import isfinite
+
+from mwatch.detect.shared.words import COMPLAINS, MAX_LINE, Complaint
+from mwatch.model.finding import Cause
+from mwatch.stats import median
+
+_LOSS = re.compile(
+    r"\b(\w{0,24}loss\w{0,24}(?: train)?)[\"']?\s{0,12}[:=|]?\s{0,12}(?:tensor\()?"
+    r"(-?\d[\d.]*(?:e[+-]?\d+)?|-?nan|-?inf)\b",
+    re.I,
+)
+_EVALUATES = re.compile(r"eval|val|test|dev", re.I)
+_USUAL = 10  # last losses before a jump, of
+_BEFORE = 5  # at least
+_AFTER = 3  # losses after it, each
+_JUMPS = ((3.0, 0.5), (1.5, 2.0))  # so many times the usual one, and so much more
+_PLATEAU = 1.5
+_BACK = 0.8
+_NOT_FINITE = re.compile(
+    r"\b(?:loss|grad(?:ient)?s?(?: norm)?) (?:is|are|was|became) (?:nan|inf|not finite|non-?finite)"
+    r"|\b(?:nan|inf|non-?finite) (?:loss|grad)|gradients? at all steps are invalid",
+    re.I,
+)
+_BAD_LOSSES = 2  # lines in a row
+_HAD_ONE = re.compile(
+    r"\b(?:discovered|found) (?:an? |the )?(?:latest|last|newest|existing) (?:checkpoint|model)\b"
+    r"|\bexception while trying to load\b|\bsav(?:ed|ing) (?:an? |the )?checkpoint\b.{0,200}\d"
+    r"|\bresume requested: \S|\bload(?:ing)? (?:the )?checkpoint \S{0,200}[_-]\d{2,12}\b",
+    re.I,
+)
+_FROM_SCRATCH = re.compile(
+    r"\b(?:train|start|initiali[sz]|begin)\w*(?: training)? from (?:scratch|step 0|iteration 0"
+    r"|random)\b|\bno (?:existing )?checkpoint found\b",
+    re.I,
+)
+_LOOKED = re.compile(
+    r"^(?:\S{0,80}[$#>] |\([\w-]{1,40}\) \S{1,80}[$#] )(?:\w+; ?)?(?:sudo )?"
+    r"(?:nvidia-smi|rocm-smi|py-spy|gdb|strace|ps|top|htop)\b"
+)
+_NOTED = re.compile(
+    r"^\W{0,6}(?:[a-z']{1,12} ){0,5}(?:no (?:more |further |new )?output\b"
+    r"|nothing (?:more|else|happens|is printed|moves)|stuck here|hangs? here"
+    r"|hangs? (?:forever|for ever|indefinitely))",
+    re.I,
+)
+"""A remark of who pasted the log."""
+_AT_ZERO = re.compile(r"\b0/\d{1,12} \[(?:(\d{1,3}):)?(\d{1,2}):\d\d<\?")
+_LONG_MINUTES = 10
+_RATE = re.compile(
+    r"\b(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<[^,\]\n]{1,20},\s{1,4}"
+    r"(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)"
+)
+_FEW = 3  # counts of a bar, each
+_MUCH_SLOWER = 2.5  # times as slow as each of as many before
+_DONE = re.compile(
+    r"\b(?:epochs|steps|iterations|training) (?:are |is |was |has )?"
+    r"(?:completed?|finished|done|over)\b",
+    re.I,
+)
+_NO_FAST_NETWORK = re.compile(
+    r"NCCL WARN NET/\w+ .{0,80}\b(?:failed|unexpected|error|unable|cannot)", re.I
+)
+_SOCKETS = "Using network Socket"
+_COUNTED = (
+    re.compile(
+        r"(?:epoch|step|iter(?:ation)?|round|batch|episode|update)s?\W{0,4}(\d{1,12})\b", re.I
+    ),
+    re.compile(r"\[ {0,12}(\d{1,12})/\d{2,12}\]"),
+)
+
+
+def is_completed(text: str) -> bool:
+    """A line by which a trainer reports its own end."""
+    return _DONE.search(text) is not None
+
+
+def counted_until(lines: Iterable[tuple[int, str]]) -> int:
+    """The last line but one of a count that rises, in a form that no recogniser reads; 0: none.
+
+    Two more of them after an error show that it was caught.
+    """
+    counts: dict[str, int] = {}
+    risen = [0, 0]
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        if COMPLAINS.search(text):
+            continue
+        is_risen = False
+        for found in filter(None, (each.search(text) for each in _COUNTED)):
+            form, count = text[: found.start(1)].rstrip(), int(found[1])
+            is_risen = is_risen or count > counts.get(form, count)
+            counts[form] = max(count, counts.get(form, count))
+        if is_risen:
+            risen = [risen[1], number]
+    return risen[0]
+
+
+def _losses(text: str) -> Iterator[tuple[str, float]]:
+    """The losses that a line prints, with their names; not the scale of the loss."""
+    for found in _LOSS.finditer(text):
+        name = found[1].lower()
+        if "scale" not in name:
+            with suppress(ValueError):  # digits and dots that are no number
+                yield name, float(found[2])
+
+
+def bad_numbers(lines: Iterable[tuple[int, str]], least: int = _BAD_LOSSES) -> Complaint | None:
+    """The last losses of one name are not finite, in a form of line that no recogniser reads.
+
+    `least`: so many of them; no loss scale is searched in an evaluation, so that one is enough."""
+    bad: dict[str, list[tuple[int, str]]] = {}
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        for name, loss in _losses(text):
+            of_name = bad.setdefault(name, [])
+            if not isfinite(loss):
+                of_name.append((number, line))
+            elif loss:  # 0 is what some print instead of a bad one
+                of_name.clear()
+                bad.get("", []).clear()
+        if _NOT_FINITE.search(text):
+            bad.setdefault("", []).append((number, line))
+    for name, found in sorted(bad.items(), key=lambda each: -len(each[1])):
+        if len(found) >= (1 if _EVALUATES.search(name) else least):
+            return Complaint(Cause.NAN, found[0][0], found[0][1].strip())
+    return None
+
+
+def jumped(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The last losses of one name are far above those before, and do not come back."""
+    printed: dict[str, list[tuple[float, int, str]]] = {}
+    for number, line in lines:
+        for name, loss in _losses(line[:MAX_LINE]):
+            printed.setdefault(name, []).append((loss, number, line))
+    return next(filter(None, map(_jump, printed.values())), None)
+
+
+def _jump(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
+    losses = [loss for loss, _, _ in printed]
+    if len(losses) < _BEFORE + _AFTER or not all(map(isfinite, losses)):
+        return None
+    least = min(losses[-_AFTER:])
+    low = (i for i in range(len(losses) - 1, -1, -1) if losses[i] * _PLATEAU < least)
+    start = next(low, -1) + 1
+    before = losses[max(0, start - _USUAL) : start]
+    if len(before) < _BEFORE or least <= max(before) or losses[-1] < _BACK * max(losses[start:]):
+        return None
+    usual = median(before)
+    if usual <= 0 or not any(
+        least > usual * ratio and least > usual + far for ratio, far in _JUMPS
+    ):
+        return None
+    return Complaint(Cause.LOSS_SPIKE, printed[start][1], printed[start][2].strip())
+
+
+def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """There was a checkpoint, and yet the training began without one."""
+    had_one = False
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        if had_one and _FROM_SCRATCH.search(text):
+            return Complaint(Cause.STARTED_FROM_RANDOM, number, line.strip())
+        had_one = had_one or _HAD_ONE.search(text) is not None
+    return None
+
+
+def stood_still(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """A bar that stays at zero, or what somebody typed to see why nothing comes any more."""
+    is_begun, found = False, None
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        if is_begun and (_LOOKED.search(text) or _NOTED.search(text)):
+            return Complaint(Cause.HANG, number, line.strip())
+        bar = _AT_ZERO.search(text)
+        minutes = int(bar[1] or 0) * 60 + int(bar[2]) if bar else 0
+        found = Complaint(Cause.HANG, number, line.strip()) if minutes >= _LONG_MINUTES else None
+        is_begun = is_begun or bool(text.strip())
+    return found
+
+
+def slowed(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The last counts of a progress bar take several times as long as those before."""
+    bars: dict[str, dict[int, tuple[float, int, str]]] = {}
+    for number, line in lines:
+        for found in _RATE.finditer(line[:MAX_LINE]):
+            rate = float(found[3])
+            if rate:
+                seconds = rate if found[4] == "s/it" else 1 / rate
+                bars.setdefault(found[2], {})[int(found[1])] = seconds, number, line.strip()
+    for steps in bars.values():
+        times = [*steps.values()]
+        last, before = times[-_FEW:], times[:-_FEW]
+        least = min(seconds for seconds, _, _ in last)
+        fast = [each for each in before if _MUCH_SLOWER * each[0] < least]
+        if len(before) >= _FEW and len(fast) >= max(_FEW, len(before) // 2) and least >= 1.0:
+            return Complaint(Cause.SLOW, last[0][1], last[0][2])
+    return None
+
+
+def slow_network(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """NCCL gave up its network and goes on over plain sockets."""
+    is_without = False
+    for number, line in lines:
+        is_without = is_without or _NO_FAST_NETWORK.search(line[:MAX_LINE]) is not None
+        if is_without and _SOCKETS in line:
+            return Complaint(Cause.SLOW, number, line.strip())
+    return None

@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""One log of several pods, as `kubectl logs -l … --prefix` prints it: a file for each pod.
+
+kubectl prints one pod after the other, so in the log as it is the clock goes back at each pod. The
+evidence of the report names the log that was given and the line in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+
+from mwatch.errors import InputError
+from mwatch.model.finding import Evidence
+from mwatch.replay.quotes import with_evidence
+from mwatch.report.run_report import RunReport
+from mwatch.runtime.files import STDIN, peek, read_chunks, shown
+
+MAX_STREAMS = 256
+_PREFIX = re.compile(rb"\[pod/([a-z0-9][a-z0-9.-]{0,252})/([a-z0-9-]{1,63})\] ")
+_SHARE = 0.8  # of the first lines: the others are what a person pasted around them
+_BUFFER = 1 << 18
+
+_Key = tuple[str, str]  # pod and container
+
+
+class Origin(NamedTuple):
+    file: str  # as it is shown
+    numbers: Sequence[int]  # of the lines in it
+
+
+class SplitLogs(NamedTuple):
+    names: Sequence[str]
+    origins: Mapping[str, Origin]
+    """By the path of each pod's file."""
+
+    def restored(self, report: RunReport, paths: Mapping[str, str]) -> RunReport:
+        """The report with files and lines as they were given. `paths`: by the names in evidence."""
+        origins = {name: self.origins[path] for name, path in paths.items() if path in self.origins}
+        if not origins:
+            return report
+
+        def number(file: str, line: int | None) -> int | None:
+            numbers = origins[file].numbers
+            return numbers[line - 1] if line is not None and 0 < line <= len(numbers) else None
+
+        def locate(each: Evidence) -> Evidence:
+            if each.file is None or each.file not in origins:
+                return each
+            return replace(each, file=origins[each.file].file, line=number(each.file, each.line))
+
+        ends = tuple(
+            replace(each, first=number(each.file, each.first)) if each.file in origins else each
+            for each in report.log_ends
+        )
+        files = [origins[file].file if file in origins else file for file in report.files]
+        report = replace(report, files=tuple(dict.fromkeys(files)), log_ends=ends)
+        return with_evidence(report, lambda evidence: tuple(map(locate, evidence)))
+
+
+@contextmanager
+def split_by_pod(names: Sequence[str]) -> Iterator[SplitLogs]:
+    """The names with each log of several pods replaced by a temporary folder. Raises InputError."""
+    with tempfile.TemporaryDirectory(prefix="mwatch-") as top:
+        given: list[str] = []
+        origins: dict[str, Origin] = {}
+        for number, name in enumerate(names):
+            if (name != STDIN and not _is_regular(name)) or not _is_prefixed(peek(name)):
+                given.append(name)
+                continue
+            folder = os.path.join(top, str(number))
+            os.mkdir(folder)
+            try:
+                origins |= _Splitter(folder).split(name)
+            except OSError as error:
+                fix = "save the log of each pod to a file of its own"
+                raise InputError(
+                    f"{shown(name)}: cannot be sorted by pod ({error.strerror}); {fix}"
+                ) from error
+            given.append(folder)
+        yield SplitLogs(given, origins)
+
+
+def _is_regular(name: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(name).st_mode)
+    except (OSError, ValueError):
+        return False  # opening it reports why
+
+
+def _is_prefixed(head: bytes) -> bool:
+    lines = [line for line in head[: head.rfind(b"\n") + 1].splitlines() if line.strip()]
+    return sum(map(bool, map(_PREFIX.match, lines))) > _SHARE * len(lines)
+
+
+class _Splitter:
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._texts: dict[_Key, bytearray] = {}
+        self._numbers: dict[_Key, array[int]] = {}
+        self._written: dict[_Key, int] = {}
+
+    def split(self, name: str) -> dict[str, Origin]:
+        """Raises OSError, and InputError if the log cannot be read."""
+        rest, number = b"", 0
+        key: _Key = ("", "")
+        for chunk in read_chunks(name, "diagnose"):
+            lines = (rest + chunk.data).split(b"\n")
+            rest = lines.pop()
+            for line in lines:
+                number += 1
+                key = self._add(line, number, key)
+        if rest:
+            self._add(rest, number + 1, key)
+        for each in self._texts:
+            self._write(each)
+        return self._files(name)
+
+    def _add(self, line: bytes, number: int, before: _Key) -> _Key:
+        """A line without a prefix belongs to the pod before it."""
+        found = _PREFIX.match(line)
+        key = before if found is None else (found[1].decode(), found[2].decode())
+        if key not in self._texts:
+            if len(self._texts) >= MAX_STREAMS:
+                raise InputError(
+                    f"the log has lines of more than {MAX_STREAMS} containers; give fewer"
+                )
+            self._texts[key], self._numbers[key] = bytearray(), array("Q")
+        text = self._texts[key]
+        text += line if found is None else line[found.end() :]
+        text += b"\n"
+        self._numbers[key].append(number)
+        if len(text) > _BUFFER:
+            self._write(key)
+        return key
+
+    def _write(self, key: _Key) -> None:
+        with open(self._path("~".join(key)), "ab") as file:
+            file.write(self._texts[key])
+        self._written[key] = self._written.get(key, 0) + len(self._texts[key])
+        self._texts[key].clear()
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._folder, name)
+
+    def _files(self, name: str) -> dict[str, Origin]:
+        """Name the files after the pods; of a pod's containers the one that printed most is it."""
+        given = "stdin" if name == STDIN else shown(name)
+        found: dict[str, Origin] = {}
+        for key in sorted(self._written, key=lambda each: -self._written[each]):
+            path = self._path(f"{key[0] or 'other'}.log")
+            if path in found:
+                path = self._path(f"{key[0]}.{key[1]}.log")
+            os.rename(self._path("~".join(key)), path)
+            if name != STDIN:
+                status = os.stat(name)
+                os.utime(path, (status.st_atime, status.st_mtime))
+            found[path] = Origin(given, self._numbers[key])
+        return found

@@ -1,0 +1,176 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Progress and trouble in the last lines of a log, in whatever form they are printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwatch.detect.shared.last_lines import (
+    bad_numbers,
+    counted_until,
+    jumped,
+    slow_network,
+    slowed,
+    started_anew,
+    stood_still,
+)
+from mwatch.model.finding import Cause
+
+
+def test_losses_that_stay_bad_are_seen_in_a_line_of_any_form() -> None:
+    good, bad = "q9 step=1 loss=1.84 tgs=8", "q9 step=2 loss=nan tgs=8"
+    found = bad_numbers(enumerate([good, bad, bad], 1))
+    assert found is not None
+    assert (found.cause, found.line) == (Cause.NAN, 2)
+    assert bad_numbers(enumerate([bad, bad, good], 1)) is None
+    assert bad_numbers(enumerate([good, bad], 1)) is None
+
+
+def test_a_network_that_nccl_gave_up_makes_slow_steps() -> None:
+    gave_up = "h:1:2 [4] NCCL WARN NET/QUUX quux initialization failed"
+    sockets = "h:1:2 [4] NCCL INFO Using network Socket"
+    found = slow_network(enumerate([gave_up, sockets], 1))
+    assert found is not None
+    assert found.cause is Cause.SLOW
+    assert slow_network(enumerate(["NCCL INFO NET/Plugin: No plugin found", sockets], 1)) is None
+
+
+def test_a_count_that_rises_in_any_form_is_progress() -> None:
+    rounds = [f"Federated round {n}. Test acc 0.{n}" for n in (41, 42, 43)]
+    assert counted_until(enumerate(rounds, 1)) == 2
+    assert counted_until(enumerate(rounds[:2], 1)) == 0, "one more line may be of another rank"
+    assert counted_until(enumerate([rounds[0]] * 5, 1)) == 0
+    errors = [f"rank {n}: error in step {n}" for n in range(5)]
+    assert counted_until(enumerate(errors, 1)) == 0
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        "$ nvidia-smi",
+        "$ date; nvidia-smi",
+        "(base) root@gpu-4:~# ps -o etime,cmd -C python",
+        "  0%|          | 0/345 [22:31<?, ?it/s]",
+        "  0%|          | 0/345 [1:02:31<?, ?it/s]",
+    ],
+)
+def test_somebody_looks_why_nothing_comes_any_more(last: str) -> None:
+    found = stood_still(enumerate(["epoch 2: loss 1.9", last], 1))
+    assert found is not None and (found.cause, found.line) == (Cause.HANG, 2)
+
+
+@pytest.mark.parametrize(
+    "last",
+    ["  0%|          | 0/345 [00:31<?, ?it/s]", "  1%| 3/345 [22:31<9:00, 4s/it]", "ps done"],
+)
+def test_a_bar_that_has_just_begun_or_moves_is_no_standstill(last: str) -> None:
+    assert stood_still(enumerate(["epoch 2: loss 1.9", last], 1)) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Train: 1 [  50/2502 (  2%)]  Loss:       nan (   nan)  Time: 0.298s",
+        "[32mloss:     nan  [33mmemory: 66.12GiB",
+        " eval_ppl=tensor(nan) eval_epoch_loss=tensor(nan, device='cuda:0')",
+        "WARNING: received a nan loss, setting loss value to 0",
+        "(trainer:582) WARNING: The grad norm is nan. Skipping updating the model.",
+    ],
+)
+def test_numbers_that_are_not_finite_are_seen_in_many_forms(line: str) -> None:
+    bad = bad_numbers([(1, "loss=0.7"), (2, line), (3, line)])
+    assert bad is not None
+    assert (bad.cause, bad.line) == (Cause.NAN, 2)
+
+
+def test_one_loss_that_is_bad_is_seen_beside_another_that_is_good() -> None:
+    lines = ["val_loss: nan", "train_loss: 1.2", "val_loss: nan", "train_loss: 1.1"]
+    bad = bad_numbers(enumerate(lines, 1))
+    assert bad is not None
+    assert bad.line == 1
+
+
+def test_a_nan_that_is_followed_by_good_losses_is_over() -> None:
+    warned = ["the grad norm is nan, skipped", "the grad norm is nan, skipped", "loss: 2.0"]
+    assert bad_numbers(enumerate(warned, 1)) is None
+
+
+def test_a_start_from_scratch_is_reported_only_if_there_was_a_checkpoint() -> None:
+    scratch = "No checkpoint found, starting from step 0"
+    for before in (
+        "Discovered latest checkpoint at /ckpt/step-18000",
+        "got exception while trying to load /ckpt/checkpoint_last.pt",
+        "Saving checkpoint to /ckpt/global_step_140/actor",
+    ):
+        anew = started_anew([(1, before), (2, scratch), (3, "step 1")])
+        assert anew is not None
+        assert (anew.cause, anew.line) == (Cause.STARTED_FROM_RANDOM, 2)
+    assert started_anew([(1, "Preparing to load checkpoint /c/last.pt"), (2, scratch)]) is None
+
+
+def test_a_count_in_brackets_is_progress() -> None:
+    lines = [f"Epoch: [ 0] [{step:5d}/10000] d_loss {2 - step}" for step in range(4)]
+    assert counted_until(enumerate(["Failed to find a checkpoint", *lines], 1)) == 4
+
+
+def bar(count: int, rate: str) -> str:
+    return f"  0%|          | {count}/16224 [00:{count:02d}<9:01:00, {rate}, loss=1.8]"
+
+
+def test_a_bar_that_becomes_much_slower_is_seen() -> None:
+    fast = [bar(count, "2.00it/s") for count in range(1, 9)]
+    slow = [bar(count, f"4{count % 3}.30s/it") for count in range(9, 14)]
+    found = slowed(enumerate([*fast, *slow], 1))
+    assert found is not None
+    assert (found.cause, found.line) == (Cause.SLOW, 11)
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        ["2.00s/it"] * 6 + ["43.30s/it"] * 2,
+        ["9.00s/it"] * 2 + ["2.00s/it"] * 6 + ["4.30s/it"] * 3,
+        ["40.0it/s"] * 6 + ["4.0it/s"] * 3,
+        ["2.00s/it"] * 2 + ["43.30s/it"] * 6,
+    ],
+    ids=["a pause", "a little", "milliseconds", "slow from the start"],
+)
+def test_a_bar_with_other_times_is_not_slow(rates: list[str]) -> None:
+    lines = [bar(count, rate) for count, rate in enumerate(rates, 1)]
+    assert slowed(enumerate(lines, 1)) is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Epoch 1 | iter 12800 step 200 | loss train: {}, val: n/a",
+        "{{'loss': {}, 'learning_rate': 1e-05, 'epoch': 0.1}}",
+        "[update 12] Loss {} (2.0) lr 1e-4 loss_scale=1024",
+    ],
+)
+def test_losses_that_jump_and_stay_are_seen_in_lines_of_any_form(form: str) -> None:
+    fell = [4.2, 4.1, 4.0, 3.9, 3.8, 3.8]
+    found = jumped(enumerate([form.format(loss) for loss in [*fell, 6.9, 7.4, 7.2, 7.3]], 1))
+    assert found is not None
+    assert (found.cause, found.line) == (Cause.LOSS_SPIKE, 7)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [4.2, 4.1, 4.0, 3.9, 3.8, 3.8, 7.4, 7.2, 4.1],
+        [4.2, 4.1, 4.0, 3.9, 3.8, 3.8, 12.4, 9.2, 8.1],
+        [0.01, 0.02, 0.01, 0.03, 0.01, 0.02, 0.2, 0.2, 0.2],
+        [2.0, 9.0, 2.0, 9.0, 2.0, 9.0, 9.0, 9.0, 9.0],
+        [4.0, 3.9, 8.0, 8.1, 8.0],
+    ],
+    ids=["back", "coming back", "next to nothing", "noise", "too few"],
+)
+def test_losses_that_come_back_or_are_noisy_have_not_jumped(losses: list[float]) -> None:
+    assert jumped((n, f"loss: {loss}") for n, loss in enumerate(losses, 1)) is None
+
+
+def test_one_evaluation_that_is_not_finite_is_enough() -> None:
+    assert bad_numbers([(1, "{'eval_loss': nan}")]) is not None
+    assert bad_numbers([(1, "{'loss': nan}")]) is None

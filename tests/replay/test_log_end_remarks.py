@@ -1,0 +1,80 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Excerpts whose last lines show what an error alone does not: remarks, numbers, other ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mwatch.model.decision import Action
+from mwatch.model.finding import Cause
+from support.runs.recorded import read
+
+
+def test_a_job_cancelled_after_somebody_looked_why_it_stands_still_was_hung(tmp_path: Path) -> None:
+    cancelled = "slurmstepd: error: *** STEP 8.0 ON g7 CANCELLED AT 2026-08-19T05:40:11 ***"
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
+    assert read(tmp_path, *steps, cancelled).decision.cause is not Cause.HANG
+    looked = read(tmp_path, *steps, "$ date; nvidia-smi", "0, 100 %, 71822 MiB", cancelled)
+    assert (looked.decision.cause, looked.decision.action) == (Cause.HANG, Action.NONE)
+
+
+def test_an_exception_over_a_loss_that_is_not_finite_is_of_the_numbers(tmp_path: Path) -> None:
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "optimizer.py", line 495, in run',
+        "    self.writer.add_histogram('losses', losses, it)",
+        "ValueError: The histogram is empty, please file a bug report.",
+    ]
+    assert read(tmp_path, "speed=409, loss=2.0", *raised).decision.cause is Cause.USER_ERROR
+    assert read(tmp_path, "speed=409, loss=nan", *raised).decision.cause is Cause.NAN
+
+
+def test_a_missing_file_of_weights_is_a_matter_of_the_checkpoint(tmp_path: Path) -> None:
+    missing = "FileNotFoundError: [Errno 2] No such file or directory: 'base/{}'"
+    for name, cause in (("lit_model.pth", Cause.CHECKPOINT), ("train.jsonl", Cause.DATA)):
+        assert read(tmp_path, missing.format(name)).decision.cause is cause
+
+
+def test_a_remark_that_nothing_more_came_explains_ctrl_c(tmp_path: Path) -> None:
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
+    ended = ["^CTraceback (most recent call last):", "KeyboardInterrupt"]
+    assert read(tmp_path, *steps, *ended).decision.cause is Cause.DELETED_BY_USER
+    for remark in (
+        "(no output for 3h, all 8 GPUs at 0%)",
+        "# it hangs here",
+        "nothing more is printed",
+    ):
+        hung = read(tmp_path, *steps, remark, *(f"[rank3]: {each}" for each in ended)).decision
+        assert hung.cause is Cause.HANG
+        assert hung.finding is not None
+        assert hung.finding.culprit is None, "the rank that printed the interrupt is any rank"
+
+
+def test_a_checkpoint_that_cannot_be_read_after_the_training_is_no_good_end(tmp_path: Path) -> None:
+    lines = [
+        "`Trainer.fit` stopped: `max_epochs=1` reached.",
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 77, in <module>',
+        '    trainer.fit(model, ckpt_path="/data/last.ckpt")',
+        "RuntimeError: PytorchStreamReader failed reading zip archive: not found",
+    ]
+    assert read(tmp_path, *lines).decision.cause is Cause.CHECKPOINT
+
+
+def test_a_last_line_of_another_rank_does_not_hide_the_exception_of_the_one_that_failed(
+    tmp_path: Path,
+) -> None:
+    bar = "Steps:   0%|          | {}/6000 [00:11<15:45:28,  9.46s/it, lr=1e-8, step_loss=0.131]"
+    lines = [
+        bar.format(1),
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 1261, in main',
+        "    plot(",
+        "TypeError: plot() missing 1 required positional argument: 'x'",
+        bar.format(2),
+        "[2024-02-08 11:20:41,845] torch.distributed.elastic.multiprocessing.api: [ERROR] failed "
+        "(exitcode: 1) local_rank: 1 (pid: 2215) of binary: /opt/conda/bin/python",
+    ]
+    found = read(tmp_path, *lines).decision
+    assert (found.cause, found.action) == (Cause.USER_ERROR, Action.STOP)
