@@ -85,7 +85,8 @@ def test_a_signal_reaches_the_trainer_while_long_lines_are_scrubbed(tmp_path: Pa
     )
     ended = tmp_path / "ended"
     given = environ(MWATCH_SCRUB=r"x\w+-y")
-    with running(tmp_path / "v", *python(script, str(ended)), given=given) as process:
+    words = python(script, str(ended))
+    with running(tmp_path / "v", *words, given=given, stdout=subprocess.DEVNULL) as process:
         log = tmp_path / "v" / "trainer.log"
         until(lambda: log.exists() and log.stat().st_size > 0)
         sent = time.time()

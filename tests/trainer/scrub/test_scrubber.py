@@ -109,7 +109,62 @@ NEAR = [
     "secret \"wandb-key\" not found; the token was refused; password authentication failed",
     "task-distribution-1234567890abcdef1234 on desk-0001-0002-0003-0004-0005",
     "scikit sk-learn-contrib-package-and-more-words is not installed",
-    "a model named aGVsbG8gd29ybGQgdGhpcyBpcyBhIG1vZGVsIG5hbWU on GPU-4d1f8c2e-1111-2222",
+    "HEAD is now at 3f786850e387550fdab836ed7e6dc881de23001b Merge branch 'main'",
+    "Megatron-LM revision core_r0.12.0-87-g3f786850e, TransformerEngine 2.1.0.dev0+8eb1712",
+    "worker-3:412:988 [2] NCCL INFO comm 0x5581e04bb2c0 rank 19 nRanks 64 nNodes 8 localRanks 8"
+    " localRank 3 MNNVL 0",
+    "worker-0:71:71 [0] NCCL INFO ncclCommInitRank comm 0x8f0a1b0 rank 0 nranks 8 commId"
+    " 0xfeb3c1d5e2b84609 - Init START",
+    "NCCL unique id: 02000000c0a80a0d0000000000000000000000000000000000000000a1b2c3d4e5f60718",
+    "ranks [0, 1, 2, 3, 8, 9, 10, 11], [4, 5, 6, 7, 12, 13, 14, 15] of group 7 (default_pg)",
+    "GPU-4d1f8c2e-83a1-4b7c-9d20-5f6e7a8b9c0d: Xid 79, MIG-6f0c8d1a-2b3c-5d4e-8f90-1a2b3c4d5e6f",
+    "saved checkpoint to /ckpt/run-7B_tp8pp4_bs1024/iter_0005000 at"
+    " 2026-01-02T03:04:05.678901+00:00",
+    "/root/.cache/huggingface/hub/models--meta-llama--Llama-3.1-8B/snapshots/d04e592bb4f6aa9cfee9"
+    "1e2e20afa771667e1d4b/config.json",
+    "/tmp/torchinductor_root/ku/ckuo4jwbgvyjtt2dphkmqrx5wzvjlyscv3xqdbkoq2z7rxlw2akf.py",
+    "/root/.triton/cache/WNR2MKTS5ZQH6ALVVBCPLM3GNTPKQ4ZPIUDRWJ3EPZV5LE7VQLNA/_fwd_kernel.cubin",
+    "frame #4: _ZN5torch8autograd6Engine17evaluate_functionERSt10shared_ptrINS0_9GraphTaskEEPNS0_"
+    "4NodeE + 0x7f",
+    "void cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nn_align8 took 1.23 ms",
+    "ampere_fp16_s16816gemm_fp16_128x256_ldg8_f2f_stages_64x3_nt,"
+    " sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n",
+    "pulling nvcr.io/nvidia/pytorch@sha256:9b2a1e0c4d5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4"
+    "b5c6d7e8f9",
+    "cri-containerd-9b2a1e0c4d5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f9.scope:"
+    " oom-kill",
+    "pod train-7b-worker-0-x7k2p on node ip-10-0-12-34.ec2.internal, uid"
+    " 6f0c8d1a-2b3c-4d4e-8f90-1a2b3c4d5e6f",
+    "wandb: Syncing run amber-frost-17, /ckpt/wandb/run-20260102_030405-ab12cd34/files",
+    "building GPTDataset-train-indices from"
+    " cache/4b825dc642cb6eb9a060e54bf8d69288-GPTDataset-train-document_index.npy",
+    "MD5 of the dataset: 4b825dc642cb6eb9a060e54bf8d69288; seed 1234;"
+    " md5_4b825dc642cb6eb9a060e54bf8d69288ab",
+    "mlx5_0 port 1 GUID 0xb8cef60300fb8b1a, link_layer InfiniBand, rate 400 Gb/sec (4X NDR)",
+    "ray actor a1b2c3d4e5f60718293a4b5c01000000 died;"
+    " worker_a1b2c3d4e5f60718293a4b5c01000000ffffffffffff",
+    "DistributedOptimizer(bucket_size=40000000, overlap_grad_reduce=True,"
+    " use_distributed_optimizer=True)",
+    "ProcessGroupNCCLHeartbeatMonitor2: TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=600"
+    " TORCH_NCCL_ASYNC_ERROR_HANDLING=3",
+    "    tokenizer_model ................................."
+    " /models/Meta-Llama-3.1-70B-Instruct-HF-v2",
+    "  nccl_communicator_config_path ................... None\n  rampup_batch_size"
+    " ............................... ['32', '32', '65535']",
+    "number of parameters on (tensor, pipeline) model parallel rank (3, 7): 1015414784",
+    "data_parallel_random_init False, moe-token-dispatcher-type alltoall,"
+    " attention_softmax_in_fp32 True",
+    "Elapsed 0:12:34, key 'decoder.layers.31.mlp.linear_fc2._extra_state/shard_15_32' was not"
+    " found",
+    "password file /etc/x.yaml is missing; the password is required; secrets: 3 mounted",
+    "session 20260102T030405Z; trace_id=4bf92f3577b34da6a3ce929d0e0e4736 span_id=00f067aa0ba902b7",
+    "rdzv_id=6f0c8d1a-2b3c-4d4e-8f90-1a2b3c4d5e6f rdzv_endpoint=train-master-0.train:29500"
+    " restarts 0/3",
+    "UUIDs: 8a4f0e2c-1d3b-4c5d-9e6f-708192a3b4c5, boot_id 0f1e2d3c4b5a69788796a5b4c3d2e1f0",
+    "loaded libnvidia-ml.so.550.54.15, libcudart-9335f6a2.so.12, nvidia_cublas_cu12-12.4.5.8",
+    "consumed 12% (3D view), progress 100%22 of 40%, see https://x.example/a?q=1%3A2%2C3&b=2",
+    "Exit code: 137; exit code is 1; error code: 0x80000007; code=255",
+    "GET /metrics?format=prom&amp;x=1 &quot;200&quot; OK",
     "=" * 120 + " == " + "=" * 88 + " a == b, c==",
     "--ckpt-step 1000 --key-value /data/key --sort-key name1 --special-token <extra_id_0>",
     "--tokenizer-model /models/llama-3.1-8b --bos-token <s> --token-count 1234567890123456789",

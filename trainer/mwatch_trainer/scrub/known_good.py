@@ -157,6 +157,7 @@ _PUNCTUATION = re.compile(r"[&|;<>(){}!\[\]]+|\$\{?\w+\}?|cd|export|set|then|fi|
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _HYDRA = re.compile(r"(?P<name>(?:\+{1,2}|~)?[A-Za-z_][\w.@/-]*)=(?P<value>.*)", re.DOTALL)
 _PART = re.compile(r"[./@]")
+_LOGIN = re.compile(r"(?:^|[\s,=/])(?!/)[^\s:/@,=]{1,64}:[^\s:/@,]{2,128}@(?!sha256:)[\w.-]")
 
 
 def scrubbed(argv: Sequence[str], scrubber: Scrubber) -> list[str]:
@@ -232,6 +233,8 @@ def _is_known_value(flag: str, value: str, is_first: bool) -> bool:
 
 def _kept(flag: str, value: str, scrubber: Scrubber) -> str:
     """Scrub a value that is kept, read with the flag before it too."""
+    if _LOGIN.search(value):  # also where no scheme makes it an address
+        return _length(value)
     text = scrubber.text(f"{flag} {value}") if flag.startswith("-") else ""
     if text.startswith(flag + " ") and text != f"{flag} {value}":
         return text[len(flag) + 1 :]

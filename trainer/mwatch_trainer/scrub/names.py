@@ -117,3 +117,14 @@ def looks_random(word: bytes, least: int = 16) -> bool:
     """Whether letters of both cases and digits alternate as in a key, not as in a name."""
     word = word[:_LOOKED_AT]
     return len(word) >= least and 4 * len(_SWITCHES.findall(word)) >= len(word)
+
+
+_MIN_OPAQUE, _MIN_KINDS, _MIN_DIGITS = 20, 11, 2
+
+
+def is_opaque(word: bytes) -> bool:
+    """Whether small and capital letters and digits are mixed as no person would write them."""
+    digits = sum(48 <= each <= 57 for each in word)
+    is_mixed = digits >= _MIN_DIGITS and not word.islower() and not word.isupper()
+    is_varied = len(set(word)) >= _MIN_KINDS
+    return is_mixed and is_varied and looks_random(word, _MIN_OPAQUE)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from functools import partial
+from functools import lru_cache, partial
 from typing import Callable, NamedTuple, Pattern
 
 from mwatch_trainer.scrub.names import looks_random
@@ -26,16 +26,31 @@ class ScrubRule(NamedTuple):
 
     name: str
     needles: tuple[bytes, ...]
-    pattern: Pattern[bytes]
+    source: bytes
     is_lowered: bool = False
     accepts: Callable[[bytes], bool] | None = None
+
+    @property
+    def pattern(self) -> Pattern[bytes]:
+        return _compiled(self.source)
+
+
+@lru_cache(maxsize=None)
+def _compiled(source: bytes) -> Pattern[bytes]:
+    """Compile when a line first needs it: all of them take as long as the rest of the start."""
+    return re.compile(source, re.VERBOSE)
 
 
 def _rule(
     name: str, needles: str, pattern: str, accepts: Callable[[bytes], bool] | None = None
 ) -> ScrubRule:
     encoded = tuple(each.encode() for each in needles.split())
-    return ScrubRule(name, encoded, re.compile(pattern.encode(), re.VERBOSE), False, accepts)
+    return ScrubRule(name, encoded, pattern.encode(), False, accepts)
+
+
+def _needled(name: str, needles: tuple[bytes, ...], pattern: str) -> ScrubRule:
+    """Make a rule whose needles hold blanks."""
+    return ScrubRule(name, needles, pattern.encode())
 
 
 def _lowered(
@@ -94,6 +109,14 @@ def _encoded(prefixes: str) -> list[ScrubRule]:
     return rules
 
 
+# In other languages; as the needles have no capital letters, they are found in any case.
+_OTHER_WORDS = (
+    "contrase\u00f1a", "has\u0142o", "\u043f\u0430\u0440\u043e\u043b\u044c",
+    "\u5bc6\u7801", "\u5bc6\u78bc", "\u53e3\u4ee4", "\u30d1\u30b9\u30ef\u30fc\u30c9",
+    "\ube44\ubc00\ubc88\ud638",
+)  # fmt: skip
+_WIDE_COLON = "\uff1a"
+
 RULES: tuple[ScrubRule, ...] = (
     _fixed("aws-key", "AKIA ASIA", r"A[KS]IA (?<![A-Za-z0-9_-].{4}) [A-Z0-9]{16}"),
     _rule(
@@ -122,6 +145,8 @@ RULES: tuple[ScrubRule, ...] = (
         _DOTTED,
         999,
     ),
+    _fixed("databricks", "dose", r"dose (?<![A-Za-z0-9_]dose) [0-9a-f]{32}"),
+    _fixed("cloudflare", "v1.0-", r"v1\.0- [0-9a-f]{24} - [0-9a-f]{64,256}"),
     *_token("digitalocean", "dop_v1_ doo_v1_", "[0-9a-f]", 40),
     *_token("sendgrid", "SG.", _DOTTED, 32),
     *_token("grafana", "glsa_ glc_ eyJrIjoi", "[A-Za-z0-9_+/=]", 24),
@@ -202,6 +227,62 @@ RULES: tuple[ScrubRule, ...] = (
         "curl wget",
         r"""\s (?:-u|--user|--proxy-user|-U|-a|--auth) (?:\s{1,4}|=)?
         ["']? [^\s:'"/-][^\s:'"/]{0,63} : (?P<secret> [^\s'"/][^\s'"]* )""",
+    ),
+    _needled(
+        "flag",
+        (b" -P",),
+        r"""\b(?:ipmitool|mosquitto_[ps]ub|unzip|zip|sqlcmd|bcp)\b (?:\s{1,4}(?!-P)\S{1,64}){0,10}?
+        \s{1,4} -P \s{0,4} ['"]? (?P<secret> [^\s'"-][^\s'"]+ )""",
+    ),
+    _needled(
+        "flag",
+        (b" -w ",),
+        r"""\bldap[a-z]{3,10}\b (?:\s{1,4}(?!-w)\S{1,64}){0,10}? \s{1,4} -w \s{1,4} ['"]?
+        (?P<secret> [^\s'"-][^\s'"]+ )""",
+    ),
+    _rule("flag", "-U", r"-U \s{0,4} ['\"]? [\w.\\/-]{1,64} % (?P<secret> [^\s'\"]{2,} )"),
+    _lowered(
+        "flag",
+        "alias",
+        r"""\bmc \s{1,4} alias \s{1,4} set (?:\s{1,4}\S{1,256}){3} \s{1,4} ['"]?
+        (?P<secret> [^\s'"]{4,} )""",
+    ),
+    _lowered(
+        "flag",
+        "d_user pass",
+        r"""(?:\badd_user \s{1,4} \S{1,64} | \bhtpasswd (?:\s{1,4}-[a-z]{1,4}){1,3}
+        (?:\s{1,4}\S{1,256}){2}) \s{1,4} ['"]? (?P<secret> [^\s'"-][^\s'"]+ )""",
+    ),
+    _lowered(
+        "flag",
+        "echo",
+        r"""echo \s{1,4} (?:-[ne]{1,2}\s{1,4})? ['"]? (?P<secret> [^\s'"|]{2,128} ) ['"]?
+        \s{0,4} \| \s{0,4} (?:sudo\s{1,4}-s|su\b|kinit|passwd|chpasswd|cryptsetup|gpg|vault
+        |(?:docker|podman|helm|oras|crane|skopeo)\s{1,4}(?:registry\s{1,4})?login)""",
+    ),
+    _lowered(
+        "login",
+        "auth login",
+        r"""(?: auth \s? = \s? \( | auth \( | login \( ) \s? ["'] [^"']{0,64} ["'] \s? , \s?
+        (?:password\s?=\s?)? ["'] (?P<secret> [^"']{2,128} ) ["']""",
+    ),
+    _lowered(
+        "code",
+        "code",
+        r"""(?:one-time|verification|recovery|2fa|mfa)
+        [\s_-](?:pass)?code \s? (?:is|:|=) \s? (?P<secret> [\w-]{4,64} )""",
+    ),
+    _rule(
+        "pgpass",
+        ":5432: :*:*:",
+        r"""\A\s{0,4} [\w.-]{1,64} : [0-9]{2,5} : [\w*-]{1,64} : [\w*-]{1,64} :
+        (?P<secret> [^\s:]{4,128} ) \s{0,4} \Z""",
+    ),
+    _rule(
+        "password",
+        " ".join(_OTHER_WORDS),
+        rf"""(?:{"|".join(_OTHER_WORDS)}) \s{{0,4}} (?:[:=]|{_WIDE_COLON}) \s{{0,4}}
+        (?P<secret> [^\s]{{3,}} )""",
     ),
     _lowered("flag", "pass", r"sshpass \s{1,4} -p \s? ['\"]? (?P<secret> [^\s'\"]+ )"),
     _lowered(

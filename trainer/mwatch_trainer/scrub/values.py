@@ -4,7 +4,8 @@
 
 A value in quotes goes to its closing quote, another one to the next blank, and a password that has
 the line for itself to the end of the line. A name without a value at the end of a line makes the
-next lines suspicious, and so does a secret that reaches the end of its line.
+next lines suspicious, those below it in an indented block, and so does a secret that reaches the
+end of its line.
 """
 
 from __future__ import annotations
@@ -12,7 +13,15 @@ from __future__ import annotations
 import re
 from typing import Iterator, NamedTuple, Sequence
 
-from mwatch_trainer.scrub.names import HARMLESS, PASSWORD, STRONG, WEAK, kind_of, looks_random
+from mwatch_trainer.scrub.names import (
+    HARMLESS,
+    PASSWORD,
+    STRONG,
+    WEAK,
+    is_opaque,
+    kind_of,
+    looks_random,
+)
 
 
 class Span(NamedTuple):
@@ -27,13 +36,15 @@ class After(NamedTuple):
     what: str
     kind: int
     lines: int
+    indent: int = -1
+    """Of the line with the name; a block below it is further right."""
 
 
 NOTHING = After("", HARMLESS, 0)
 NAME_NEEDLES = (
     b"pass", b"pwd", b"pw", b"secret", b"token", b"key", b"cred", b"auth", b"jwt", b"sas",
     b"cookie", b"signature", b"connstr", b"nstring", b"n_string", b"dsn", b"licen", b"psk",
-    b"netrc",    b"webhook", b"otp", b"_pat", b"login", b"logged", b"bearer", b"pagerduty",
+    b"netrc", b"webhook", b"otp", b"_pat", b"login", b"logged", b"bearer", b"pagerduty",
 )  # fmt: skip
 _SEPARATOR = (
     rb"""(?:\s{0,16}(?:=>|:=|[=:])\s{0,16}|\s{1,64}\.{2,200}\s{1,8}|>|["']\s?,\s?(?=["']))"""
@@ -43,12 +54,22 @@ _NAME = re.compile(  # the tail is not taken apart again
     rb"|licen|psk|netrc|webhook|pat|otp)(?=(?P<tail>[\w.-]{0,48}))(?P=tail)"
     rb"\\{0,4}[\"']?\]?(?P<sep>" + _SEPARATOR + rb")"
 )
-_IS = re.compile(rb"pass(?:word|phrase|wd)\s(?:is|was)\s+(?P<secret>\S{4,})")
+_SENTENCES = (
+    re.compile(
+        rb"pass(?:word|phrase|wd|code)\s(?:(?:for|of|to)\s\S{1,64}\s)?(?:is|was)\s(?:now\s)?"
+        rb"(?!(?:not|the|too|set|unset|in|no|never|still|also|asked|being|expected)\b)"
+        rb"(?!(?:wrong|incorrect|invalid|missing|empty|expired|required|needed|stored|read|given"
+        rb"|correct|optional|hidden|unknown|refused|rejected|accepted)\b)(?P<secret>\S{4,})"
+    ),
+    re.compile(rb"pass(?:word|phrase|code)\s(?:for|of)\s[^:]{1,80}:\s(?P<secret>[^\s:].*)"),
+)
 _PAIR = re.compile(
-    rb"name\\*[\"']?\s{0,4}[:=]\s{0,4}\\*[\"']?(?P<name>[\w.-]{2,64})\\*[\"']?,?\s{1,4}"
+    rb"(?:name|key)\\*[\"']?\s{0,4}[:=]\s{0,4}\\*[\"']?(?P<name>[\w.-]{2,64})\\*[\"']?,?\s{1,4}"
     rb"\\*[\"']?value\\*[\"']?\s{0,4}[:=]\s{0,4}"
 )
-_FLAG = re.compile(rb"--(?<![\w-]--)(?P<name>[A-Za-z][\w.-]{0,63})[\"']?,?[ \t]{1,8}(?=[^-\s])")
+_FLAG = re.compile(
+    rb"-(?<![\w-]-)(?P<name>-[A-Za-z][\w.-]{0,63}|[A-Za-z][\w.-]{2,63})[\"']?,?[ \t]{1,8}(?=[^-\s])"
+)
 _NAME_BYTES = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 _BASE64 = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/="
 _NAME_BYTES_BEFORE = 64
@@ -100,8 +121,9 @@ def named(line: bytes, lowered: bytes) -> Iterator[Span]:
         span = _accepted(line, match.end(), match.group("name").decode(), False)
         if span is not None:
             yield span
-    for match in _IS.finditer(lowered):
-        yield Span(*match.span("secret"), "password")
+    for sentence in _SENTENCES:
+        for match in sentence.finditer(lowered):
+            yield Span(*match.span("secret"), "password")
 
 
 def _accepted(line: bytes, at: int, name: str, owns_line: bool) -> Span | None:
@@ -171,11 +193,9 @@ _FLAG_WORDS = ("token", "key", "auth", "pass")
 
 
 def of_flags(line: bytes) -> Iterator[Span]:
-    """Yield the values after flags: `--db-pass X`, `'--token', 'X'`."""
-    if b"--" not in line:
-        return
+    """Yield the values after flags: `--db-pass X`, `'--token', 'X'`, `-storepass X`."""
     for match in _FLAG.finditer(line):
-        name = match.group("name").decode("utf-8", "replace")
+        name = match.group("name").lstrip(b"-").decode("utf-8", "replace")
         kind = _kind_of_flag(name)
         if kind is HARMLESS:
             continue
@@ -247,6 +267,53 @@ def near(line: bytes, lowered: bytes) -> Iterator[Span]:
             yield Span(begin, end, "random-word")
 
 
+_WORD = re.compile(rb"[A-Za-z0-9_~-]{20,}")
+_SEGMENT = re.compile(rb"[A-Za-z0-9]{20,}")
+_PREFIXED = re.compile(rb"(?P<kind>[A-Za-z]{2,12})[_-](?:[a-z0-9]{1,6}[_-])?")
+_MANGLED = (b"_Z", b"__Z")  # names of C++ alternate like a key
+_OF_VERSIONS = frozenset((
+    b"sha", b"sha256", b"md", b"md5", b"commit", b"git", b"blob", b"container", b"docker", b"image",
+    b"layer", b"digest", b"hash", b"checksum", b"rev", b"uid", b"pod", b"node", b"job", b"run",
+    b"session", b"trace", b"span", b"id", b"cri", b"kernel", b"triton", b"graph", b"cache",
+    b"index", b"actor", b"worker", b"task", b"etag", b"snapshot", b"uuid", b"version", b"build",
+    b"dataset", b"shard", b"checkpoint", b"ckpt", b"model", b"step", b"iter", b"rank", b"object",
+))  # fmt: skip
+LONG_RUN = 20
+"""Letters and digits in a row from which on a word is looked at, whatever is around it."""
+
+
+def opaque(line: bytes, lowered: bytes) -> Iterator[Span]:
+    """Yield words that no person has chosen: keys of services that no rule knows.
+
+    Hashes of commits, files and containers stay, and so does everything inside a path.
+    """
+    for match in _WORD.finditer(line):
+        begin, end = match.span()
+        word = line[begin : min(end, begin + _LIMIT)]
+        if word.startswith(_MANGLED) or _UUID.fullmatch(word) or _in_path(line, begin, end):
+            continue
+        core = max(_SEGMENT.findall(word), key=len, default=b"")
+        if is_opaque(core):
+            yield Span(begin, end, "random-word")
+        elif len(core) >= 32 and looks_random(core) and len(set(core)) >= 8:
+            prefix = _PREFIXED.match(word)
+            is_named = prefix is not None and prefix.end() == word.find(core)
+            is_upper = not re.search(rb"[a-z]", core) and len(core) >= 40
+            is_hash = prefix is not None and prefix.group("kind").lower() in _OF_VERSIONS
+            if (is_named or is_upper) and not is_hash and not is_version(line, begin):
+                yield Span(begin, end, "random-word")
+
+
+def _in_path(line: bytes, begin: int, end: int) -> bool:
+    """Whether the word is a part of a path, a file name with an extension, or an attribute."""
+    before, after = line[max(begin - 1, 0) : begin], line[end : end + 2]
+    return (
+        before in (b"/", b"\\")
+        or after[:1] in (b"/", b"\\")
+        or (after[:1] == b"." and after[1:].isalnum())
+    )
+
+
 def is_version(line: bytes, begin: int) -> bool:
     """Whether the words before say that this is the hash of a version."""
     return _VERSION.search(line[max(begin - _NEAR_BYTES, 0) : begin].lower()) is not None
@@ -256,7 +323,15 @@ _OPEN = re.compile(
     rb"(?P<name>[\w.-]{2,64})\\*[\"']?\s{0,4}(?:=>|:=|[:=])\s{0,4}(?:[|>][-+]?|\\|[\"'(]{1,3})?\s*$"
 )
 _OPEN_FLAG = re.compile(rb"--(?P<name>[A-Za-z][\w.-]{1,63})[\"']?,?\s{0,4}\\?\s*$")
-_OPEN_FIELD = re.compile(rb"name\\*[\"']?\s*[:=]\s*\\*[\"']?(?P<name>[\w.-]{2,64})\\*[\"']?,?\s*$")
+_HEADING = re.compile(
+    rb"(?P<indent>\s*)(?:(?:secrets?|credentials?|stringdata)\s{0,4}:?\s{0,4}"
+    rb"|kind:\s{1,4}secret\s*)"
+)
+_BLOCK_LINES = 32
+_BELOW = re.compile(rb"\s*(?:-\s+)?\\*[\"']?[\w.-]{1,64}\\*[\"']?\s{0,4}[:=]\s{0,4}")
+_OPEN_FIELD = re.compile(
+    rb"(?:name|key)\\*[\"']?\s*[:=]\s*\\*[\"']?(?P<name>[\w.-]{2,64})\\*[\"']?,?\s*$"
+)
 _LONE = re.compile(
     rb"\s*(?:\[[\w .:-]{1,24}\]:?\s*)?(?:-\s+)?\\*[\"']?(?P<secret>[^\s\"']+)"
     rb"\\*[\"']?[\s,;)}\]\\]*$"
@@ -275,16 +350,22 @@ def continued(after: After, line: bytes) -> Iterator[Span]:
         found = _TORN.match(line)
         if found is not None:
             yield Span(*found.span(), "rest")
-    elif after.what == "field":
-        found = _FIELD.match(line)
-        if found is not None:
-            begin, end, _ = _value(line, found.end())
-            if is_secret_value(line[begin:end], after.kind, ""):
-                yield Span(begin, end, "password")
+    elif after.what in ("field", "block"):
+        yield from _field(after, line)
     elif after is not NOTHING and len(line) < _MAX_LONE:
         found = _LONE.match(line) or _LONE_QUOTED.match(line)
         if found is not None and _is_expected(after, found.group("secret")):
             yield Span(*found.span("secret"), "rest" if after.what == "rest" else "password")
+
+
+def _field(after: After, line: bytes) -> Iterator[Span]:
+    """Yield the value of `value:` below its name, or of any field in the block below a heading."""
+    found = (_FIELD if after.what == "field" else _BELOW).match(line)
+    if found is None or len(line) - len(line.lstrip()) <= after.indent:
+        return
+    begin, end, _ = _value(line, found.end())
+    if is_secret_value(line[begin:end], after.kind, ""):
+        yield Span(begin, end, "password")
 
 
 def _is_expected(after: After, word: bytes) -> bool:
@@ -301,6 +382,11 @@ def expected(line: bytes, spans: Sequence[Span], is_long: bool, after: After) ->
         return After("torn", STRONG, 1)
     if 0 < end <= last and any(each.end - each.begin >= _MIN_REST for each in spans):
         return After("rest", STRONG, 1)
+    heading = _HEADING.fullmatch(line.lower()) if len(line) < _TAIL_BYTES else None
+    if heading is not None:
+        return After("block", STRONG, _BLOCK_LINES, len(heading.group("indent")))
+    if after.what == "block" and after.lines > 1 and _is_below(line, after.indent):
+        return after._replace(lines=after.lines - 1)
     tail = line[-_TAIL_BYTES:]
     for what, pattern in (("field", _OPEN_FIELD), ("value", _OPEN), ("value", _OPEN_FLAG)):
         found = pattern.search(tail)
@@ -310,9 +396,15 @@ def expected(line: bytes, spans: Sequence[Span], is_long: bool, after: After) ->
         kind = _kind_of_flag(name) if pattern is _OPEN_FLAG else kind_of(name)
         if kind is not HARMLESS:
             return After(what, kind, 2)
-    if after.lines > 1 and not spans:
+    if after.lines > 1 and not spans and after.what != "block":
         return after._replace(lines=after.lines - 1)
     return NOTHING
+
+
+def _is_below(line: bytes, indent: int) -> bool:
+    """Kubernetes writes the fields of a Secret beside its kind, their names at the left margin."""
+    depth = len(line) - len(line.lstrip())
+    return not line.strip() or depth > indent or (indent == 0 and line.rstrip()[-1:] == b":")
 
 
 def key_line(line: bytes) -> Span | None:
