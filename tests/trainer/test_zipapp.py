@@ -16,6 +16,7 @@ import pytest
 
 from mwatch_trainer import zipapp_build
 from mwatch_trainer.control.client import ask
+from mwatch_trainer.probe.record_file import unpack
 from support.builders.nvml import FakeDriver
 from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log
 from support.waiting import until
@@ -54,7 +55,8 @@ def test_one_file_runs_the_command_and_returns_its_exit_code(
             "--",
             "sh",
             "-c",
-            "echo out; echo err >&2; exit 16",
+            'echo out; echo err >&2; until [ -d "$0/node" ]; do sleep 0.1; done; exit 16',
+            str(tmp_path),
         ],
         env=env,
         capture_output=True,
@@ -64,7 +66,25 @@ def test_one_file_runs_the_command_and_returns_its_exit_code(
     assert (done.returncode, done.stdout, done.stderr) == (16, b"out\n", b"err\n")
     assert sorted(log(tmp_path).split()) == [b"err", b"out"]
     assert attempt(tmp_path)["exit"]["code"] == 16
-    until(lambda: (tmp_path / "node").is_dir())
+
+
+def test_from_one_file_the_probe_starts_in_a_python_that_has_nothing_of_mwatch(
+    tmp_path: Path, pyz: Path
+) -> None:
+    """An installation from a checkout would add modules that the copy on the volume lacks."""
+    python = str(Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}")
+    record = tmp_path / "probe" / "rank-3"
+    waits = "import os, sys, time\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.05)\n"
+    (tmp_path / "train.py").write_text(waits)
+    done = subprocess.run(
+        [python, str(pyz), "--dir", str(tmp_path), "--",
+         "timeout", "60", python, str(tmp_path / "train.py"), str(record)],
+        env={**environ(RANK="3", LOCAL_RANK="0", WORLD_SIZE="4"), "PYTHONPATH": ""},
+        capture_output=True, timeout=2 * LIMIT_SECONDS, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    beat = unpack(record.read_bytes())
+    assert beat is not None and (beat.rank, beat.world_size) == (3, 4)
 
 
 def test_it_can_be_started_by_its_own_name_from_a_relative_path(tmp_path: Path, pyz: Path) -> None:

@@ -42,6 +42,9 @@ ACT = "act"
 MODES = (OBSERVE, ACT)
 
 
+_REPLACEMENT = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
 def replace_file(
     path: str,
     data: bytes,
@@ -57,7 +60,8 @@ def replace_file(
     """
     temporary = temporary or f"{path}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "wb") as file:
+        # No link is followed, and without a umask others still cannot write.
+        with os.fdopen(os.open(temporary, _REPLACEMENT, 0o644), "wb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             file.write(data)
@@ -69,6 +73,14 @@ def replace_file(
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def make_folder(path: str) -> None:
+    """Make it unless it is there; the reader may be another user, whatever the umask of the
+    trainer. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+        os.chmod(path, 0o755)
 
 
 def write_json(path: str, document: Mapping[str, Any]) -> None:
@@ -90,9 +102,12 @@ def leave_unwatched(directory: str, why: str) -> None:
 
 
 def read_bytes(path: str, limit: int = MAX_JSON_BYTES) -> bytes | None:
-    """Return at most the first `limit` bytes; None if the file cannot be read."""
+    """Return at most the first `limit` bytes; None if the file cannot be read.
+
+    A named pipe in its place does not block: it reads as an empty file.
+    """
     try:
-        with open(path, "rb") as file:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
             return file.read(limit)
     except OSError:
         return None

@@ -49,6 +49,8 @@ def ready(directory: Path, times: int = 1) -> None:
 def test_it_reports_its_state(tmp_path: Path) -> None:
     with running(tmp_path, *FOREVER):
         ready(tmp_path)
+        # The bytes are in the log a moment before the process that passed them on has counted them.
+        until(lambda: ask(str(tmp_path), {"op": "status"})["output"]["printed_bytes"])
         answer = ask(str(tmp_path), {"op": "status"})
         assert answer["ok"] is True
         assert (answer["is_running"], answer["mode"], answer["stopping"]) == (True, "observe", None)

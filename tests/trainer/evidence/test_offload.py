@@ -9,7 +9,7 @@ import os
 import signal
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ import pytest
 from mwatch.model.incident import is_incident_id as is_incident_id_there
 from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.incidents import NotCopied, beside, copy, is_incident_id, prune
-from support.runs.wrapper_runs import attempt, child_pid, descendants, is_alive, running
+from support.runs.wrapper_runs import attempt, child_pid, helpers, is_alive, running
 from support.waiting import until
 
 ID = "20260105T121314Z-a1-hang"
@@ -100,12 +100,7 @@ def test_without_a_known_folder_of_checkpoints_it_is_refused(tmp_path: Path) -> 
 
 
 def copiers(wrapper: int) -> list[int]:
-    found = []
-    for pid in descendants(wrapper):
-        with suppress(OSError):
-            if b"mwatch_trainer.evidence.incidents" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
+    return helpers(wrapper, "evidence.incidents")
 
 
 def test_storage_that_hangs_holds_up_neither_the_caller_nor_the_wrapper(tmp_path: Path) -> None:

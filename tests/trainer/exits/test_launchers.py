@@ -26,6 +26,7 @@ REPORTS = [
     ("CalledProcessError: Command '['python', 'a.py']' returned non-zero exit status 1.", 1, None),
     ("torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal SIGSEGV",
      -11, None),
+    ("x1-c5.cm: rank 4 died from signal 11 and dumped core", -11, 4),
 ]  # fmt: skip
 
 

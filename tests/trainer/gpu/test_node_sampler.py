@@ -19,7 +19,7 @@ import pytest
 from mwatch_trainer.gpu.sampler import GpuSampler, ProcessFacts, put
 from mwatch_trainer.processes import proc
 from mwatch_trainer.processes.proc import Process, Ranks, descendants, parse
-from support.runs.wrapper_runs import command, environ, is_alive, kill, python
+from support.runs.wrapper_runs import command, environ, helpers, is_alive, kill, python
 from support.runs.wrapper_runs import descendants as below
 from support.waiting import until
 
@@ -73,11 +73,7 @@ def test_ranks_are_distinguished_from_their_workers(tmp_path: Path, wrapper: Any
 
 def test_the_sampler_ends_with_the_wrapper(tmp_path: Path, wrapper: Any) -> None:
     until(lambda: read(tmp_path / "node" / "gpus.json"))
-    (sampler,) = [
-        each
-        for each in below(wrapper.pid)
-        if b"mwatch_trainer.gpu.sampler" in Path(f"/proc/{each}/cmdline").read_bytes()
-    ]
+    (sampler,) = helpers(wrapper.pid, "gpu.sampler")
     rest = [each for each in below(wrapper.pid) if each != sampler]
     wrapper.kill()
     until(lambda: not is_alive(sampler))

@@ -88,6 +88,19 @@ def test_the_backlog_keeps_the_newest_and_marks_what_is_gone() -> None:
     assert lines.missed == copy.dropped > 0
 
 
+def test_a_backlog_that_nobody_takes_any_more_is_given_up() -> None:
+    """The pump of a wrapper that was killed goes on."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    copy = Copy(writing, MARK.encode())
+    copy.offer(memoryview(b"x" * 1_000_000))
+    assert copy.waiting > 0
+    os.close(reading)
+    copy.push()
+    assert copy.waiting == 0
+    copy.flush(0.1)
+
+
 def test_a_copy_that_nobody_takes_any_more_is_given_up() -> None:
     reading, writing = os.pipe()
     copy = Copy(writing, MARK.encode())

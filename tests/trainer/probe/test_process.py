@@ -55,11 +55,16 @@ def test_its_last_word_is_that_it_stops(volume: Path) -> None:
 
 
 def test_the_record_is_readable_whatever_the_umask(volume: Path) -> None:
-    with running(WAIT, volume, {**WORKER, "X": "1"}) as child:
-        beat_after(volume)
-        assert finished(child)[0] == 0
+    usual = os.umask(0o077)
+    try:
+        with running(WAIT, volume) as child:
+            beat_after(volume)
+            assert finished(child)[0] == 0
+    finally:
+        os.umask(usual)
     for path in (volume / "probe" / "rank-0", volume / "dumps" / "rank-0.signal.txt"):
         assert path.stat().st_mode & 0o777 == 0o644
+        assert path.parent.stat().st_mode & 0o777 == 0o755
 
 
 def test_it_can_be_switched_off(volume: Path) -> None:

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from support.runs.wrapper_runs import (
     command,
     descendants,
     environ,
+    helpers,
     is_alive,
     python,
     running,
@@ -163,3 +166,14 @@ def test_a_full_disk_is_never_worth_a_restart(
 def _has_no_child(directory: Path) -> bool:
     answer = ask(str(directory), {"op": "status"})
     return answer["ok"] and answer.get("pid") is not None and not answer["is_running"]
+
+
+def test_killed_node_facts_are_started_again(tmp_path: Path) -> None:
+    """Without them a rank that is stopped later would look as if all were equal."""
+    with running(tmp_path, "sleep", "600", with_node_facts=True) as wrapper:
+        first = until(lambda: helpers(wrapper.pid, "gpu.sampler"))
+        os.kill(first[0], signal.SIGKILL)
+        facts = tmp_path / "node" / "processes.json"
+        until(lambda: helpers(wrapper.pid, "gpu.sampler") not in ([], first))
+        facts.unlink(missing_ok=True)
+        until(facts.exists)

@@ -173,6 +173,8 @@ def _same(one: str, other: str | None) -> bool:
 
 PROBE_SWITCH = "MWATCH_PROBE"
 SITE = "site"
+_SHARED_WITH_PROBE = ("__init__.py", "contract.py", "rank_variables.py")
+"""All that the probe imports outside its own package."""
 _RECORDER_DUMPS = "recorder"
 _PACKAGE = "mwatch_trainer"
 _ALWAYS = (
@@ -264,8 +266,7 @@ def site_folder(directory: str) -> str:
     root = os.path.join(directory, SITE, _PACKAGE)
     modules = pkgutil.iter_modules([os.path.dirname(rank_identity.__file__)])
     probe_files = [f"probe/{name}.py" for name in ("__init__", *(each.name for each in modules))]
-    # The probe imports only its own package and `contract`: a test checks it.
-    for name in ("__init__.py", "contract.py", *probe_files, f"{SITE}/sitecustomize.py"):
+    for name in (*_SHARED_WITH_PROBE, *probe_files, f"{SITE}/sitecustomize.py"):
         data = pkgutil.get_data(_PACKAGE, name)
         if data is None:
             raise ImportError(f"{name} cannot be read")

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What launchers print about the end of a training process.
 
-Reads Composer, DeepSpeed, Kubeflow's operator, srun, mpirun (Open MPI, MPICH), torch's spawn and
-whatever runs training with Python's subprocess (accelerate, deepspeed, launch scripts). Reports of
-torchrun are blocks of several lines, which the callers read. A launcher that sees one process fail
-ends the others, so only its first report names a cause.
+Reads Composer, DeepSpeed, Kubeflow's operator, srun, mpirun (Open MPI, MPICH, PALS), torch's spawn
+and whatever runs training with Python's subprocess (accelerate, deepspeed, launch scripts). Reports
+of torchrun are blocks of several lines, which the callers read. A launcher that sees one process
+fail ends the others, so only its first report names a cause.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _REPORT = re.compile(
     r"|TERMINATED WITH THE EXIT STRING: [^\n(]{1,60}\(signal (?P<signal3>\d{1,2})\)"
     r"|Command [^\n]{1,4000} died with <Signals\.(?P<signal4>SIG\w{1,10}): \d{1,2}>"
     r"|process \d{1,7} terminated with signal (?P<signal5>SIG\w{1,10})"
+    r"|(?P<host3>[\w.-]{1,80}): rank (?P<rank4>\d{1,7}) died from signal (?P<signal6>\d{1,2})"
     r"|process \d{1,7} terminated with exit code (?P<code5>\d{1,3})"
     r"|Command [^\n]{0,300}(?:python|torchrun|accelerate|deepspeed)[^\n]{0,4000}"
     r" returned non-zero exit status (?P<code6>\d{1,3}))"
@@ -46,6 +47,7 @@ TRIGGERS = (
     "crashed with exit code", "exited with code ", "exits with return code =", "srun: error: ",
     " exited on signal ", "TERMINATED WITH THE EXIT STRING", "died with <Signals.",
     " terminated with signal SIG", " terminated with exit code ", "returned non-zero exit status ",
+    " died from signal ",
 )  # fmt: skip
 """Every line with a report contains one of these."""
 
@@ -57,17 +59,17 @@ def read_reports(text: str) -> Iterator[LauncherReport]:
     for found in _REPORT.finditer(text):
         groups = found.groupdict()
         code = _first(groups, "code", 7)
-        signal = _first(groups, "signal", 5)
+        signal = _first(groups, "signal", 6)
         number = None if signal is None else number_of(signal)
         value = int(code) if code is not None else -(number or 0)
         if value:
-            rank, pid = _first(groups, "rank", 3), _first(groups, "pid", 3)
+            rank, pid = _first(groups, "rank", 4), _first(groups, "pid", 3)
             yield LauncherReport(
                 value,
                 found.group(0),
                 None if rank is None else int(rank),
                 None if pid is None else int(pid),
-                _first(groups, "host", 2),
+                _first(groups, "host", 3),
             )
 
 

@@ -185,8 +185,8 @@ class LineCopy:
         return not self._is_busy
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):  # of this thread alone
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+        # Not nice: while it waits for a core it may hold the interpreter's lock, for which the
+        # thread that passes signals on waits. `CpuLimit` spares the trainer.
         while not self._is_ending:
             # Output waiting on both has no order: what was printed before an error comes first.
             for key, _ in sorted(

@@ -5,11 +5,13 @@
 It is separate from the wrapper, which may be busy, broken or killed: a pipe that is not read would
 stop the trainer, and one without a reader would kill it by SIGPIPE.
 
-Each chunk is offered to the wrapper for its copy, without waiting, and then written to the sink,
-byte for byte. What the wrapper does not take in time waits in a backlog of a few MiB; when it is
-full, the oldest is dropped and counted, and a mark with the number takes its place: the newest
-output, which shows why a trainer died, is always kept. A sink that is closed or full loses bytes,
-which are counted; the trainer is not blocked.
+Each chunk is offered to the wrapper for its copy, without waiting, and then moved to the sink, byte
+for byte. It leaves the trainer's pipe only when it has reached the sink (`tee` and `splice` in the
+kernel), so a pump that is killed loses nothing: the next one finds it in the pipe. What the wrapper
+does not take in time waits in a backlog of a few MiB; when it is full, the oldest is dropped and
+counted, and a mark with the number takes its place: the newest output, which shows why a trainer
+died, is always kept. A sink that is closed or full loses bytes, which are counted; the trainer is
+not blocked.
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ import termios
 import threading
 import time
 from collections import deque
-from typing import Sequence
+from typing import Any, Callable, Sequence
 
 CHUNK_BYTES = 1 << 20
+SPLICE_BYTES = 1 << 16
+"""Moved inside the kernel from this size on. A few lines would each take a whole page of the sink,
+and a reader that is slow for a moment would hold up the trainer after sixteen of them."""
 BACKLOG_BYTES = 8 << 20
 _MERGE_BYTES = 1 << 16
 _FLUSH_SECONDS = 5.0  # without a byte taken: a busy node copies the end of a flood slowly
@@ -51,7 +56,13 @@ class PumpedStream:
     def __init__(self, source: int, sink: int, copy: int, shared: mmap.mmap, slot: int) -> None:
         self.source, self.sink, self.copy = source, sink, copy
         self._shared, self._at = shared, slot * COUNTERS.size
-        self.read = self.passed = self.lost = 0
+        # Of the pump before, if it was killed: what it had offered is not offered again.
+        _, self.read, self.passed, self.lost, self._dropped, _ = COUNTERS.unpack_from(
+            shared, self._at
+        )
+        self._offered = max(self.read - self.passed - self.lost, 0)
+        self.read -= self._offered
+        self._mover = Mover.create(source)
         self._is_sink_open = True
         self._buffer = bytearray(CHUNK_BYTES)
         self._view = memoryview(self._buffer)
@@ -65,14 +76,17 @@ class PumpedStream:
             self._wait(copy)
             self._report(copy, idle=0)
             try:
-                size = os.readv(self.source, [self._buffer])
+                size = self._take()
             except OSError:
                 break
             if not size:
                 break
             self.read += size
             data = self._view[:size]
-            copy.offer(data)
+            again = min(self._offered, size)
+            self._offered -= again
+            copy.offer(data[again:])
+            self._report(copy, idle=0)
             self._pass(data)
             now = time.monotonic()
             if self._may_pause and size < CHUNK_BYTES // 2 and now - last < _BUSY_GAP_SECONDS:
@@ -98,11 +112,32 @@ class PumpedStream:
             if self.source in ready:
                 return
 
+    def _take(self) -> int:
+        """Copy what waits in the pipe into the buffer; without a mover, also take it out."""
+        if self._mover is None:
+            return os.readv(self.source, [self._buffer])
+        return self._mover.peek(self._buffer)
+
+    def _move(self, data: memoryview) -> int:
+        """Move some bytes from the pipe to the sink."""
+        mover = self._mover
+        if mover is not None and mover.can_splice and len(data) >= SPLICE_BYTES:
+            try:
+                return mover.move(self.sink, len(data))
+            except OSError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                mover.can_splice = False  # such as a file opened for appending
+        sent = os.write(self.sink, data)
+        if mover is not None:
+            mover.discard(sent)
+        return sent
+
     def _pass(self, data: memoryview) -> None:
         at = 0
         while at < len(data) and self._is_sink_open:
             try:
-                at += os.write(self.sink, data[at:])
+                at += self._move(data[at:])
             except BlockingIOError:  # another process made the sink non-blocking
                 waiter = select.poll()
                 waiter.register(self.sink, select.POLLOUT)
@@ -110,12 +145,70 @@ class PumpedStream:
             except OSError as error:
                 self._is_sink_open = error.errno not in (errno.EPIPE, errno.EBADF)
                 break  # a full disk may have space again for the next chunk
+        if self._mover is not None:
+            self._mover.discard(len(data) - at)
         self.passed += at
         self.lost += len(data) - at
 
     def _report(self, copy: Copy, idle: int) -> None:
-        numbers = (idle, self.read, self.passed, self.lost, copy.dropped, copy.waiting)
+        dropped = self._dropped + copy.dropped
+        numbers = (idle, self.read, self.passed, self.lost, dropped, copy.waiting)
         COUNTERS.pack_into(self._shared, self._at, *numbers)
+
+
+class Mover:
+    """Reads a pipe without emptying it, and moves its bytes to another file inside the kernel."""
+
+    def __init__(self, libc: Any, last_error: Callable[[], int], source: int) -> None:
+        """Raises OSError."""
+        self._libc, self._last_error, self._source = libc, last_error, source
+        self._reading, self._writing = os.pipe()
+        enlarge_pipe(self._writing, CHUNK_BYTES)
+        self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        self.can_splice = True
+
+    @classmethod
+    def create(cls, source: int) -> Mover | None:
+        """Return None where the C library or the kernel has no such calls."""
+        try:
+            import ctypes
+
+            libc = ctypes.CDLL(None, use_errno=True)
+            for name in ("tee", "splice"):
+                getattr(libc, name).restype = ctypes.c_ssize_t
+            libc.tee.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint]
+            libc.splice.argtypes = [
+                ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p,
+                ctypes.c_size_t, ctypes.c_uint,
+            ]  # fmt: skip
+            return cls(libc, ctypes.get_errno, source)
+        except (ImportError, OSError, AttributeError):
+            return None
+
+    def peek(self, buffer: bytearray) -> int:
+        """Wait for bytes in the pipe; return how many of them are in `buffer`. 0: its end."""
+        size = self._checked(self._libc.tee(self._source, self._writing, CHUNK_BYTES, 0))
+        return os.readv(self._reading, [buffer]) if size else 0
+
+    def move(self, sink: int, size: int) -> int:
+        return self._checked(
+            self._libc.splice(self._source, None, sink, None, size, 0), is_empty_wrong=True
+        )
+
+    def discard(self, size: int) -> None:
+        while size > 0:
+            size -= self._checked(
+                self._libc.splice(self._source, None, self._nowhere, None, size, 0),
+                is_empty_wrong=True,
+            )
+
+    def _checked(self, result: int, *, is_empty_wrong: bool = False) -> int:
+        if result < 0:
+            number = self._last_error()
+            raise OSError(number, os.strerror(number))
+        if not result and is_empty_wrong:
+            raise OSError(errno.EINVAL, "nothing was moved")
+        return result
 
 
 class Copy:
@@ -147,6 +240,8 @@ class Copy:
                 self._gap = 0
             first = self._chunks[0]
             sent = self._write(memoryview(first))
+            if not self._is_open:
+                return
             self.waiting -= sent
             if sent < len(first):
                 self._chunks[0] = first[sent:]

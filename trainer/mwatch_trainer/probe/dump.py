@@ -63,7 +63,7 @@ class Requests:
 
 
 def write_all(folder: str, rank: int, header: str) -> None:
-    os.makedirs(folder, exist_ok=True)
+    contract.make_folder(folder)
     unfinished = os.path.join(folder, f"rank-{rank}.{UNFINISHED}")
     _write(unfinished, b"")
     try:
@@ -168,7 +168,7 @@ class DumpSignal:
         number = free_signal()
         if not number:
             return
-        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        contract.make_folder(os.path.dirname(self._path))
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(self._path, flags, 0o644)
         os.fchmod(fd, 0o644)

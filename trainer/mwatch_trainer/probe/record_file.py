@@ -21,7 +21,7 @@ import os
 import struct
 from typing import NamedTuple
 
-from mwatch_trainer.contract import PROBE_FOLDER, PROBE_PREFIX
+from mwatch_trainer.contract import PROBE_FOLDER, PROBE_PREFIX, make_folder
 
 MAGIC = b"MWPROBE1"
 _HEAD = struct.Struct("<8sQ")
@@ -86,9 +86,7 @@ class RecordFile:
         """Open and lock the file; return whether this process may write. Raises OSError."""
         if self._fd >= 0:
             return True
-        folder = os.path.dirname(self.path)
-        if not os.path.isdir(folder):
-            os.mkdir(folder, 0o755)  # the volume itself is the wrapper's to make
+        make_folder(os.path.dirname(self.path))  # the volume itself is the wrapper's to make
         fd = os.open(self.path, _FLAGS, 0o644)
         try:
             if not _lock(fd):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import threading
 from typing import Mapping, NamedTuple, NoReturn, Sequence
 
 from mwatch_trainer import contract
@@ -16,6 +17,7 @@ DEFAULT_DIR = "/mwatch"
 DEFAULT_GRACE_SECONDS = 25.0  # under the 30 s after which Kubernetes kills us too
 DEFAULT_LOG_BYTES = 256 << 20
 _MIN_LOG_BYTES = 4096
+_LOOK_SECONDS = 5.0
 _MODE_VARIABLE = "MWATCH_MODE"
 _USAGE = "mwatch-run [options] -- COMMAND [ARGUMENT ...]"
 _ABOUT = """Run a training command unchanged, watch it, and keep a copy of its output.
@@ -114,9 +116,18 @@ def _parser(version: str) -> argparse.ArgumentParser:
 
 def _directory(given: str | None, environ: Mapping[str, str]) -> str | None:
     chosen = given or environ.get(contract.DIR_VARIABLE)
-    if not chosen and os.path.isdir(DEFAULT_DIR):
+    if not chosen and _is_there(DEFAULT_DIR):
         chosen = DEFAULT_DIR
     return os.path.abspath(chosen) if chosen else None
+
+
+def _is_there(folder: str) -> bool:
+    """In a thread: on a file system that hangs, the command must start all the same."""
+    found: list[bool] = []
+    looking = threading.Thread(target=lambda: found.append(os.path.isdir(folder)), daemon=True)
+    looking.start()
+    looking.join(_LOOK_SECONDS)
+    return any(found)
 
 
 def _seconds(text: str) -> float:

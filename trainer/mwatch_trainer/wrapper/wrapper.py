@@ -8,6 +8,7 @@ Only the child is required: the run continues without a volume, pump, socket or 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import queue
 import signal
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import threading
 import time
+from functools import partial
 from typing import Any, Callable, Mapping, Sequence
 
 from mwatch_trainer import contract
@@ -100,18 +102,26 @@ def attempt_document(
 
 
 _WRITE_SECONDS = 2.0
+_CLOSE_SECONDS = 2.0
+_SAMPLER_SECONDS = 10.0
 
 
 class Volume:
-    """Does nothing where no folder can be used."""
+    """Does nothing where no folder can be used.
+
+    Threads touch the folder, never the caller: on a file system that hangs, the caller could not
+    forward a signal or see the end of the command. A folder that is late is used when it answers.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self.directory = _created(options.directory)
+        self.directory = options.directory
+        self._is_open = threading.Event()
         self.log: LogWriter | None = None
         self._attempt: AttemptFile | None = None
         self._control: ControlServer | None = None
         self._sampler: subprocess.Popen[bytes] | None = None
+        self._sampler_at = -math.inf
         self._offload: EvidenceOffload | None = None
 
     def open(
@@ -123,21 +133,37 @@ class Volume:
     ) -> None:
         directory = self.directory
         if directory is None:
-            report("no folder to write to (set --dir or MWATCH_DIR): the output is not recorded")
+            self._report_none()
+            self._is_open.set()
             return
-        with contextlib.suppress(OSError):  # of an earlier container of this pod
-            os.unlink(os.path.join(directory, contract.UNWATCHED))
         self._attempt = AttemptFile(os.path.join(directory, contract.ATTEMPT))
         self.log = LogWriter(os.path.join(directory, contract.LOG), self._options.log_bytes)
         mode, patterns = self._options.mode, self._options.scrub_patterns
         self._offload = EvidenceOffload(directory, mode, reaper, lambda: status().get("save"))
         dumps = Dumps(directory, tree, patterns=patterns)
-        self._control = ControlServer(directory, mode, requests, dumps, self._offload, status)
-        if self._options.with_node_facts:
-            with contextlib.suppress(OSError):
-                arguments = [directory, str(os.getpid())]
-                self._sampler = start_helper("gpu.sampler", arguments, needs="pynvml")
-                reaper.watch(self._sampler)
+        control = partial(ControlServer, directory, mode, requests, dumps, self._offload, status)
+        threading.Thread(
+            target=self._open, args=(directory, control), name="mwatch-volume", daemon=True
+        ).start()
+
+    def wait_until_open(self) -> None:
+        """Wait for the folder, for as long as its file system takes."""
+        self._is_open.wait()
+
+    def start_sampler(self, reaper: Reaper) -> None:
+        """Start the sampler of node facts, if it is wanted and does not run; without it nobody
+        would see that a rank is stopped. One that keeps dying is not started all the time."""
+        if self.directory is None or not self._options.with_node_facts:
+            return
+        runs = self._sampler is not None and self._sampler.returncode in (None, 0)
+        now = time.monotonic()
+        if runs or now - self._sampler_at < _SAMPLER_SECONDS:
+            return
+        self._sampler_at = now
+        with contextlib.suppress(OSError):
+            arguments = [self.directory, str(os.getpid())]
+            self._sampler = start_helper("gpu.sampler", arguments, needs="pynvml")
+            reaper.watch(self._sampler)
 
     @property
     def helper_pids(self) -> list[int]:
@@ -146,13 +172,16 @@ class Volume:
         return [each for each in (sampler, offload) if each is not None]
 
     def write_attempt(self, document: Mapping[str, Any]) -> None:
-        if self._attempt is not None:
-            self._attempt.put(document)
-            self._attempt.put(document)
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.put(document)
 
     def close(self) -> None:
-        if self._control is not None:
-            self._control.close()
+        control = self._control
+        if control is not None:
+            closing = threading.Thread(target=control.close, name="mwatch-close", daemon=True)
+            closing.start()
+            closing.join(_CLOSE_SECONDS)
         if self._sampler is not None and self._sampler.returncode is None:
             with contextlib.suppress(OSError):
                 self._sampler.kill()
@@ -161,16 +190,21 @@ class Volume:
         if self._attempt is not None:
             self._attempt.drain(_WRITE_SECONDS)
 
+    def _open(self, directory: str, control: Callable[[], ControlServer]) -> None:
+        try:
+            os.makedirs(directory, exist_ok=True)
+            with contextlib.suppress(OSError):  # of an earlier container of this pod
+                os.unlink(os.path.join(directory, contract.UNWATCHED))
+            self._control = control()
+        except OSError as error:
+            report(f"{directory} cannot be used: {error.strerror}")
+            self.directory, self.log, self._attempt = None, None, None
+            self._report_none()
+        finally:
+            self._is_open.set()
 
-def _created(directory: str | None) -> str | None:
-    if directory is None:
-        return None
-    try:
-        os.makedirs(directory, exist_ok=True)
-    except OSError as error:
-        report(f"{directory} cannot be used: {error.strerror}")
-        return None
-    return directory
+    def _report_none(self) -> None:
+        report("no folder to write to (set --dir or MWATCH_DIR): the output is not recorded")
 
 
 _PREPARE_SECONDS = 20.0  # in observe, where nothing depends on it
@@ -252,10 +286,15 @@ class Wrapper:
         self, process: subprocess.Popen[bytes], plan: AttemptPlan, output: Output
     ) -> Supervisor:
         """Wait for the end of the child, its descendants and its output."""
-        grace, look_after = self.options.grace_seconds, output.look_after_pump
+        grace = self.options.grace_seconds
+
+        def look_after_helpers() -> None:
+            output.look_after_pump()
+            self._volume.start_sampler(self._reaper)
+
         supervisor = Supervisor(
-            process, self.signals, self._requests, self._reaper, self._tree, grace, look_after,
-            plan.number,
+            process, self.signals, self._requests, self._reaper, self._tree, grace,
+            look_after_helpers, plan.number,
         )  # fmt: skip
         self._supervisor = supervisor
         fence: FenceWatch | None = None
@@ -290,14 +329,15 @@ class Wrapper:
 
     def _prepared(self) -> AttemptPlan:
         """Prepare in a thread: it may wait for other nodes, and a signal must end that."""
-        options = AttemptOptions(
-            mode=self.options.mode,
-            directory=self._volume.directory,
-            with_probe=self.options.with_probe,
-        )
         plans: list[AttemptPlan] = []
 
         def prepare() -> None:
+            self._volume.wait_until_open()
+            options = AttemptOptions(
+                mode=self.options.mode,
+                directory=self._volume.directory,
+                with_probe=self.options.with_probe,
+            )
             if self._is_acting and options.directory is not None:
                 ended = end_abandoned(options.directory)
                 if ended:
@@ -314,7 +354,10 @@ class Wrapper:
             self._wait_before_start(0.5)
             is_late = time.monotonic() - began > _PREPARE_SECONDS
             if is_late and not self._is_acting:
+                late = f"{self._volume.directory} or the checkpoint folder does not answer"
+                report(f"{late}: the command starts without waiting for it")
                 break
+        self._volume.start_sampler(self._reaper)
         return plans[0] if plans else self._as_given()
 
     def _as_given(self) -> AttemptPlan:
