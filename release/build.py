@@ -3,10 +3,12 @@
 """Builds all files of a release: `python -m release.build DIR`.
 
 Wheel and source distribution, the wrapper as one file, charts in the form of `helm package`, the
-krew plugin with its manifest, the software bill of materials, and the checksums of all of them.
+krew plugin with its manifest, the container image, the software bills of materials of wheel and
+image, and the checksums of all of them.
 
 The same sources and tools give the same bytes: every time in an archive is SOURCE_DATE_EPOCH, else
-the time of the last commit. Needs no network.
+the time of the last commit. The image has the newest packages of its Debian, so that its bytes
+change with them; it alone needs the network.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ import yaml
 import mwatch
 from mwatch.shipped import Kind, contents, files
 from mwatch_trainer import zipapp_build
-from release.sbom import write_sbom
+from release.image import LOCKS, build_image, file_name, installed_tools
+from release.sbom import write_lock_sbom, write_sbom
 
 ROOT = Path(__file__).resolve().parents[1]
 DOWNLOADS = "https://github.com/mwatch-dev/mwatch/releases/download"
@@ -50,10 +53,14 @@ exit 127
 """
 
 
-def build(target: Path) -> list[Path]:
+def build(target: Path, *, with_image: bool) -> list[Path]:
     """Build all files of a release into an empty folder. Raises CalledProcessError, OSError."""
     epoch = _epoch()
     surroundings = {**os.environ, "SOURCE_DATE_EPOCH": str(epoch)}
+    if with_image:
+        tools = installed_tools(surroundings)
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as parts:
+            build_image(target / file_name(), Path(parts), tools, epoch)
     _build_packages(target, surroundings)
     (sdist,) = target.glob("*.tar.gz")
     _repack(sdist, epoch)
@@ -63,6 +70,8 @@ def build(target: Path) -> list[Path]:
     package_krew_plugin(target, epoch)
     (wheel,) = target.glob("*.whl")
     write_sbom(wheel, target / f"mwatch-{mwatch.__version__}.cdx.json", surroundings)
+    image_sbom = target / f"mwatch-image-{mwatch.__version__}.cdx.json"
+    write_lock_sbom(LOCKS[0], image_sbom, surroundings)
     built = sorted(target.iterdir())
     sums = "".join(f"{_sha256(path)}  {path.name}\n" for path in built)
     (target / SUMS).write_text(sums, "utf-8")
@@ -167,11 +176,13 @@ def _sha256(path: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build all files of a release.")
     parser.add_argument("target", metavar="DIR", type=Path, help="folder; it is emptied first")
-    target: Path = parser.parse_args().target.resolve()
+    parser.add_argument("--without-image", action="store_true", help="all but the image")
+    given = parser.parse_args()
+    target: Path = given.target.resolve()
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     try:
-        built = build(target)
+        built = build(target, with_image=not given.without_image)
     except (OSError, subprocess.SubprocessError) as error:
         sys.exit(f"cannot build the release: {error}")
     for path in built:

@@ -10,6 +10,7 @@ Their versions are those that the release was built and tested with.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,8 +23,10 @@ from zipfile import ZipFile
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import mwatch
+
 _PYPROJECT = Path(__file__).resolve().parents[1] / "pyproject.toml"
-_SECONDS = 120
+_SECONDS = 600
 
 
 def write_sbom(wheel: Path, target: Path, surroundings: Mapping[str, str]) -> None:
@@ -39,11 +42,28 @@ def write_sbom(wheel: Path, target: Path, surroundings: Mapping[str, str]) -> No
         version = root.version
         for each in closure(root):
             _copy_metadata(each, packages)
-        words = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible"]
-        words += ["--pyproject", str(_PYPROJECT), str(Path(folder, "bin", "python"))]
-        done = subprocess.run(
-            words, env=surroundings, capture_output=True, timeout=_SECONDS, check=True
-        )
+        _write(target, version, surroundings, "environment", str(Path(folder, "bin", "python")))
+
+
+def write_lock_sbom(lock: Path, target: Path, surroundings: Mapping[str, str]) -> None:
+    """Of the Python packages in the image, with their hashes. Raises CalledProcessError."""
+    _write(target, mwatch.__version__, surroundings, "requirements", str(lock))
+
+
+def locked_versions(lock: Path) -> dict[str, str]:
+    """Of each package, by its name."""
+    pins = re.findall(r"^([\w.-]+)==(\S+)", lock.read_text("utf-8"), re.MULTILINE)
+    return {canonicalize_name(name): version for name, version in pins}
+
+
+def _write(
+    target: Path, version: str, surroundings: Mapping[str, str], kind: str, source: str
+) -> None:
+    words = [sys.executable, "-m", "cyclonedx_py", kind, "--output-reproducible"]
+    words += ["--pyproject", str(_PYPROJECT), source]
+    done = subprocess.run(
+        words, env=surroundings, capture_output=True, timeout=_SECONDS, check=True
+    )
     listed = json.loads(done.stdout)
     listed["metadata"]["component"]["version"] = version  # pyproject.toml does not have it
     target.write_text(json.dumps(listed, indent=2, sort_keys=True) + "\n", "utf-8")

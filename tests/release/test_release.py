@@ -39,7 +39,8 @@ from readme_renderer import markdown
 import mwatch
 from mwatch.shipped import Kind, files
 from release.build import build
-from release.sbom import closure
+from release.image import LOCKS
+from release.sbom import closure, locked_versions
 from support.repository.chart_renders import NO_HELM, helm, rendered
 from support.repository.readme_examples import README, README_COLUMNS, Example, examples
 
@@ -58,7 +59,7 @@ def run(*words: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("release")
-    build(target)
+    build(target, with_image=False)
     return target
 
 
@@ -173,7 +174,7 @@ FAKES = {
     "kubectl": """case "$*" in
 "logs -l training.kubeflow.org/job-name=gpt --prefix --tail=-1")
     sed 's|^|[pod/gpt-worker-0/pytorch] |' "$LOG" ;;
-"apply -f -") cat > applied.yaml ;;
+"apply -n training -f -") cat > applied.yaml ;;
 *) echo "unexpected: $*" >&2; exit 64 ;;
 esac""",
     "helm": 'test "$1 $2 $4 $5" = "install mwatch -n training" && test -e "$3/Chart.yaml"',
@@ -257,6 +258,7 @@ def test_a_release_has_these_files_and_their_checksums(release: Path) -> None:
     charts = {f"{chart.name}-{version}.tgz" for chart in CHARTS}
     wanted = {f"mwatch-{version}-py3-none-any.whl", f"mwatch-{version}.tar.gz", "mwatch-run.pyz"}
     wanted |= {f"kubectl-mwatch-{version}.tar.gz", "mwatch.yaml", f"mwatch-{version}.cdx.json"}
+    wanted |= {f"mwatch-image-{version}.cdx.json"}
     lines = (release / "SHA256SUMS").read_text("utf-8").splitlines()
     sums = {name: digest for digest, name in (line.split("  ") for line in lines)}
     assert sums.keys() == charts | wanted
@@ -316,7 +318,7 @@ def test_the_krew_plugin_starts_mwatch_or_names_the_fix(
 
 
 def test_the_bill_of_materials_lists_what_pip_would_install(release: Path, wheel: Path) -> None:
-    (path,) = release.glob("*.cdx.json")
+    path = release / f"mwatch-{mwatch.__version__}.cdx.json"
     listed = json.loads(path.read_text("utf-8"))
     assert listed["bomFormat"] == "CycloneDX"
     component = listed["metadata"]["component"]
@@ -328,3 +330,10 @@ def test_the_bill_of_materials_lists_what_pip_would_install(release: Path, wheel
             assert names[canonicalize_name(each.name)] in each.specifier
     assert "mdurl" in names  # of markdown-it-py, of rich
     assert not names.keys() & {"torch", "pytest", "mypy", "cyclonedx-bom"}
+
+
+def test_the_bill_of_materials_of_the_image_lists_its_lock_file(release: Path) -> None:
+    path = release / f"mwatch-image-{mwatch.__version__}.cdx.json"
+    listed = json.loads(path.read_text("utf-8"))
+    names = {canonicalize_name(each["name"]): each["version"] for each in listed["components"]}
+    assert names == locked_versions(LOCKS[0])
