@@ -22,6 +22,7 @@ from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoin
 from mwatch.model.snapshot.observed_wire import from_wire
 from mwatch.model.snapshot.pod import PodId, WrapperState
 from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
+from mwatch.model.snapshot.snapshot_wire import STEADY
 from mwatch.sidecar.server import Evaluated, SnapshotPage
 
 CHECKPOINT_EVERY = 100
@@ -66,6 +67,7 @@ class PodPage(SnapshotPage):
         super().__init__(who, f"{place.uid.replace('-', '')[:12]}{fleet.attempt}")
         self._place, self._fleet = place, fleet
         self._templates: dict[Kind, bytes] = {}
+        self._steady_templates: dict[Kind, bytes] = {}
         self._offset = place.number * 0.618 % 1.0
         """Sidecars look once a second, each at its own moment."""
         self._wrapper = _wrapper(fleet, place)
@@ -82,6 +84,31 @@ class PodPage(SnapshotPage):
         self.update(Evaluated(_NOTHING, monotonic, 0.0, (), at, ()), self._wrapper, None)
         return self.body(after)
 
+    @property
+    def name(self) -> str:
+        return self._place.name
+
+    def kind(self, now: float) -> Kind:
+        return self._fleet.training.kind(self._place.number, now)
+
+    def line(self, cursor: str, now: float, *, is_steady: bool) -> tuple[bytes, str]:
+        """Of a stream, and the cursor after it."""
+        if is_steady and self._place.number != self._fleet.pods - 1:
+            self._at = now - (now + self._offset) % 1.0
+            head = b'%b"age":%.3f,"cursor":"%b",' % (STEADY, now - self._at, cursor.encode())
+            return head + self._filled(self._steady_template()) + b"\n", cursor
+        self.answer("", now)
+        body, cursor, _ = self.whole(cursor)
+        return body + b"\n", cursor
+
+    def _steady_template(self) -> bytes:
+        kind = self._fleet.training.kind(self._place.number, self._at)
+        if kind not in self._steady_templates:
+            body = template_members(self._fleet, self._place, kind)
+            kept = {"at": "@at", "iteration": "@done", "progress_at": "@progress"}
+            self._steady_templates[kind] = json_codec.encode({**kept, "beats": body["beats"]})[1:]
+        return self._steady_templates[kind]
+
     def _print(self, at: float) -> None:
         """Iteration lines are the last rank's."""
         fleet = self._fleet
@@ -97,11 +124,14 @@ class PodPage(SnapshotPage):
         kind = training.kind(place.number, self._at)
         if kind not in self._templates:
             self._templates[kind] = template(self._fleet, place, kind)
+        return self._filled(self._templates[kind]) + b',"who":' + self._who
+
+    def _filled(self, body: bytes) -> bytes:
+        place, training = self._place, self._fleet.training
         done = training.iteration(self._at)
         beat = self._at - self._offset
-        if kind is Kind.STOPPED and training.stop is not None:
+        if training.stop is not None and training.kind(place.number, self._at) is Kind.STOPPED:
             beat = training.stop.at
-        body = self._templates[kind]
         for mark, value in (
             (_AT, b"%.3f" % self._at),
             (_BEAT, b"%.3f" % beat),
@@ -110,13 +140,17 @@ class PodPage(SnapshotPage):
             (_STACK, b"%08x" % done),
         ):
             body = body.replace(mark, value)
-        return body + b',"who":' + self._who
+        return body
 
 
 _NOTHING: Snapshot = take(Job("fleet", {}), Inputs(), at=0.0)
 
 
 def template(fleet: Fleet, place: Place, kind: Kind) -> bytes:
+    return b"," + json_codec.encode(template_members(fleet, place, kind))[1:-1]
+
+
+def template_members(fleet: Fleet, place: Place, kind: Kind) -> dict[str, Any]:
     """The members of the seed's answer that are new at each look, with marks for what moves."""
     seed = fleet.seeds[kind]
     first = place.number * RANKS
@@ -132,7 +166,7 @@ def template(fleet: Fleet, place: Place, kind: Kind) -> bytes:
         for rank, _, _, phase, _, pid, _, *more in seed["beats"]
     ]
     body["signs"] = [
-        [source, state, first + rank, _renamed(text, first), "@at"]
+        [source, state, None if rank is None else first + rank, _renamed(text, first), "@at"]
         for source, state, rank, text, _ in seed["signs"]
     ]
     body["gpus"] = [
@@ -142,7 +176,7 @@ def template(fleet: Fleet, place: Place, kind: Kind) -> bytes:
     # The seed's loss never changes, which its sidecar says: the fleet's does.
     peace = kind is Kind.MOVING
     body["findings"] = [] if peace else [_moved(each, place) for each in seed["findings"]]
-    return b"," + json_codec.encode(body)[1:-1]
+    return body
 
 
 def _moved(finding: Mapping[str, Any], place: Place) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def kwok() -> Path:
         words = ["install", "-trimpath", "-ldflags", "-s -w", f"{MODULE}/cmd/kwok@v{VERSION}"]
         binaries._go(words, folder, folder)
 
-    return binaries._built("kwok", VERSION, made) / "kwok"
+    return binaries.built("kwok", VERSION, made) / "kwok"
 
 
 def start(plane: ControlPlane, program: Path, stages: Path) -> None:

@@ -102,7 +102,7 @@ def test_the_next_controller_shows_the_attempts_and_incidents_of_the_last() -> N
     assert places == sorted(places)
     starts = [each.text for each in after.timeline if each.kind == "attempt"]
     assert starts == ["attempt 1 starts", "attempt 2 starts"]
-    assert "since the controller started" in after.notes[-1]
+    assert "since the watcher started" in after.notes[-1]
     # Once more: nothing is doubled.
     begin_again(fleet, history.from_text(str(history.to_text(after))))
     again = whole(fleet)
@@ -129,7 +129,7 @@ def test_an_attempt_that_ended_while_nobody_watched_is_unknown() -> None:
     begin_again(fleet, past)
     first, second = whole(fleet).attempts
     assert (first.cause, first.ended_at) == (Cause.UNKNOWN, second.started_at)
-    assert first.summary == "it ended while no controller watched it"
+    assert first.summary == "it ended while nothing watched it"
 
 
 def test_a_change_is_written_once_a_minute_and_by_the_leader_only() -> None:

@@ -25,12 +25,10 @@ from mwatch.export.notify.message import Level, Message
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
-from mwatch.kube.events import Events
-from mwatch.kube.lease import Lease
-from mwatch.remediate.manager import RemediationManager
 from support.fakes.kube_cluster import ClusterAccess, FakeCluster
 from support.fakes.slack_server import SECRET, SlackServer, slack_server
 from support.runs.job_monitor_runs import CATALOGUE, Fleet
+from support.runs.remediation_runs import leading_manager
 from support.waiting import until
 
 # apprise looks for a module that Python 3.13 removed.
@@ -42,12 +40,7 @@ class NotifyingController:
 
     def __init__(self, fleet: Fleet, access: Access, url: str, external: str | None = None) -> None:
         self.fleet = fleet
-        lease = Lease(access, "ns", "me")
-        lease.turn()
-        self.manager = RemediationManager(
-            access, "ns", lease=lease, clock=lambda: fleet.now, events=Events(access, "me"),
-            settings=FleetSettings(),
-        )  # fmt: skip
+        self.manager = leading_manager(access, lambda: fleet.now)
         self.notices = FleetNotices([url], self.manager, external)
         fleet.watch = JobMonitor(fleet.job, CATALOGUE, now=fleet.now)
         fleet.watch.restore(self.manager.recall(fleet.watch.key, fleet.job.uid))

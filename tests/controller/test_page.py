@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from mwatch.model.finding import Culprit
+from mwatch.controller.page import JobNow, job_state
+from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.kube.ledger import JobEntry, LedgerNote
 from mwatch.model.kube.restart_state import RestartState
+from mwatch.model.snapshot.snapshot import MAX_RANKS
 from mwatch.remediate.status import RemediationStatus
 from mwatch.report import story_json
 from mwatch.report.html import fleet as renderer
@@ -157,6 +159,43 @@ def test_two_hundred_pages_are_served_and_the_next_gets_a_clear_answer() -> None
         assert body.startswith(b"200 pages of this controller are open")
         assert get(server.port, "/jobs/ns/gpt")[0] == 503
         assert pages.live.open.different == 3
+
+
+def test_of_a_job_with_more_ranks_than_fit_the_blamed_one_is_shown() -> None:
+    fleet = job("gpt", MAX_RANKS + 40).run(6)
+    last = MAX_RANKS + 39
+    culprit = Culprit(last, pod=f"train-{last}")
+    blame = Finding("stalled", Cause.HANG, Severity.CRITICAL, "it hangs", culprit=culprit)
+    pages = Pages([fleet])
+    pages.turn()
+    snapshot = pages.metrics.of(fleet.job.uid)
+    assert snapshot is not None
+    now = JobNow(fleet.watch, RemediationStatus(), replace(snapshot, findings=(blame,)), JobEntry())
+    state = job_state(now, ReportClock(), fleet.now)
+    assert state.snapshot is not None
+    shown = [each.rank for each in state.snapshot.ranks]
+    assert shown == [*range(MAX_RANKS - 1), last] and state.rank_count == MAX_RANKS + 40
+    assert set(state.places) == set(shown)
+    assert state.places[last] == f"pod train-{last}, node n1"
+
+
+def test_a_new_verdict_is_a_new_mark_and_time_alone_is_none() -> None:
+    fleet = job("gpt").run(60)
+    first = JobNow(fleet.watch, RemediationStatus(), None, JobEntry()).mark
+    fleet.run(20)
+    assert JobNow(fleet.watch, RemediationStatus(), None, JobEntry()).mark == first
+    stopped(fleet)
+    ill = JobNow(fleet.watch, RemediationStatus(), None, JobEntry()).mark
+    assert ill != first
+    held = RemediationStatus(RestartState.HELD, text="it is paused", is_paused=True)
+    assert JobNow(fleet.watch, held, None, JobEntry()).mark != ill
+
+
+def test_a_browser_asks_often_even_if_the_page_is_costly() -> None:
+    with turning(Pages([job("gpt").run(20)])) as server:
+        id, after, address = opened(get(server.port, "/jobs/ns/gpt")[1])
+        body = json.loads(get(server.port, f"/jobs/ns/{address}&page={id}&after={after}")[1])
+        assert 1.0 <= body["wait"] <= 3.0
 
 
 def test_two_jobs_of_one_name_have_a_page_each_by_their_kind() -> None:

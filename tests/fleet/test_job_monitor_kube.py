@@ -239,7 +239,7 @@ def test_a_pod_whose_sidecar_cannot_be_pulled_trains_and_is_not_watched() -> Non
     fleet.run(30)
     assert fleet.cause == "blind" and fleet.watch.phase is None
     found = fleet.watch.verdict
-    assert found is not None and found.summary.startswith("not watched: train-0 trains, but its ")
+    assert found is not None and found.summary.startswith("not watched: train-0 runs, but its ")
     assert "(ErrImagePull: no)" in found.summary
     assert "kubectl set image -n ns pod/train-0 mwatch=IMAGE" in found.summary
     assert fleet.decision.action is Action.NONE

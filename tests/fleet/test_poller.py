@@ -12,9 +12,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from mwatch.fleet import poller
 from mwatch.fleet.poller import PodPoll, PollLimits, PollTarget
 from mwatch.fleet.visibility import Polled
-from mwatch.model.observation import ProcessExit
+from mwatch.model.observation import Beat, ProcessExit
 from support.fakes.pod_servers import PodServer
 
 QUICK = PollLimits(seconds=0.5)
@@ -79,7 +80,42 @@ def test_each_event_is_asked_for_once(pod: PodServer) -> None:
     assert [type(each.what).__name__ for each in first.snapshot.events] == ["AttemptStart"]
     assert [type(each.what).__name__ for each in second.snapshot.events] == ["ProcessExit"]
     assert second.snapshot.wrapper is None  # as it is known
-    assert pod.requests[0] == "" and pod.requests[1].startswith("after=life0.")
+    assert pod.requests == ["follow=0.1"], "all of it on one connection"
+
+
+def test_a_sidecar_says_only_that_nothing_happened_until_something_does(pod: PodServer) -> None:
+    with polling(target(pod)) as poll:
+        first = until(poll, lambda each: each.snapshot is not None)
+        pod.look(6)
+        steady = until(poll, lambda each: each.is_steady and _iteration(each) == 6)
+        pod.tell(ProcessExit(1, None, None))
+        changed = until(poll, lambda each: bool(each.snapshot and each.snapshot.events))
+    assert not first.is_steady and not changed.is_steady
+    assert first.snapshot is not None and steady.snapshot is not None
+    assert steady.snapshot.wrapper == first.snapshot.wrapper is not None
+    assert steady.snapshot.sources == first.snapshot.sources
+    assert steady.snapshot.at > first.snapshot.at and not steady.snapshot.events
+    assert len(pod.requests) == 1
+
+
+def _iteration(polled: Polled) -> int | None:
+    if polled.snapshot is None or not polled.snapshot.beats:
+        return None
+    beat = polled.snapshot.beats[0].what
+    return beat.iteration if isinstance(beat, Beat) else None
+
+
+def test_an_older_sidecar_is_polled(pod: PodServer) -> None:
+    """It answers once, whatever else is asked for."""
+    pod.follows = False
+    with polling(target(pod)) as poll:
+        until(poll, lambda each: each.snapshot is not None)
+        pod.tell(ProcessExit(1, None, None))
+        changed = until(poll, lambda each: bool(each.snapshot and each.snapshot.events))
+        until(poll, lambda each: each.snapshot is not None)
+    assert changed.snapshot is not None
+    assert [type(each.what).__name__ for each in changed.snapshot.events] == ["ProcessExit"]
+    assert pod.requests[1].startswith("follow=0.1&after=life0.") and len(pod.requests) >= 3
 
 
 @pytest.mark.parametrize(
@@ -156,6 +192,43 @@ def test_what_is_no_answer_is_a_problem_of_that_pod(
     assert poll.failures[kind] >= 1
 
 
+def test_a_followed_pod_whose_network_is_cut_is_noticed_though_its_connection_stays_open(
+    pod: PodServer,
+) -> None:
+    line = pod.page.body() + b"\n"
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with listener(head + b"%x\r\n%b\r\n" % (len(line), line)) as (host, port):
+        there = PollTarget("uid-0", "ns", pod.name, host, port)
+        with polling(there, period=0.5, limits=PollLimits(seconds=1.5)) as poll:
+            first = until(poll, lambda each: each.snapshot is not None)
+            lost = until(poll, failed)
+    assert lost.problem == "no further line within 2 s" and lost.at - first.at > 1.9
+    assert poll.failures["late"] == 1
+
+
+def test_a_sidecar_that_ends_every_stream_at_once_is_asked_with_the_period(pod: PodServer) -> None:
+    line = pod.page.body() + b"\n"
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with listener(head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(line), line)) as (host, port):
+        there = PollTarget("uid-0", "ns", pod.name, host, port)
+        with polling(there, period=0.5, limits=PollLimits(seconds=20.0)) as poll:
+            found = [until(poll, lambda each: each.snapshot is not None) for _ in range(3)]
+    assert found[2].at - found[0].at > 0.9
+
+
+def test_what_fails_here_is_a_problem_of_that_answer_and_the_pod_is_asked_again(
+    pod: PodServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        monkeypatch.undo()
+        raise KeyError("ours")
+
+    monkeypatch.setattr(poller, "HttpRequest", broken)
+    with polling(target(pod)) as poll:
+        assert until(poll, failed).problem == "KeyError: 'ours'"
+        until(poll, lambda each: each.snapshot is not None)
+
+
 def test_one_that_hangs_does_not_hold_the_others(pod: PodServer) -> None:
     with listener(None) as (host, port):
         stuck = [PollTarget(f"stuck-{n}", "ns", "x", host, port) for n in range(8)]
@@ -219,7 +292,7 @@ def test_it_ends_at_once_though_somebody_never_answers() -> None:
         poll = PodPoll(time.time, period=0.1, limits=PollLimits(seconds=30.0))
         poll.start()
         poll.want([PollTarget("uid-0", "ns", "x", host, port)])
-        while not poll.polls:
+        while not poll._busy:
             time.sleep(0.01)
         began = time.monotonic()
         poll.close()

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.timeline import Rollback
-from mwatch.remediate.case import next_start
+from mwatch.remediate.case import next_start, task_of
 from support.runs.job_monitor_runs import Fleet
 
 
@@ -26,3 +28,20 @@ def test_an_order_holds_the_rollbacks_of_its_own_decision_and_no_older_ones() ->
     told = next_start(fleet.watch, back, JobEntry())
     assert told.attempt == 3
     assert [each.to_iteration for each in told.rollbacks] == [80]
+
+
+def test_a_pod_of_the_first_minutes_may_have_no_token_yet() -> None:
+    fleet = Fleet().run(100)
+    first, *_ = facts = fleet.watch.facts.pods
+    young, old = (replace(first, created_at=fleet.now - age) for age in (60, 600))
+    fleet.watch.pods[first.uid] = fleet.watch.pods[first.uid]._replace(address="10.0.0.1")
+    decision = Decision(Action.RESTART, Cause.HANG, 1, "it hangs")
+    made = []
+    for pod in (young, old):
+        fleet.watch.facts = replace(fleet.watch.facts, pods=(pod, *facts[1:]))
+        task = task_of(
+            fleet.watch, decision, "id", is_asked=False, token="t", in_place=True,
+            waiting=frozenset(),
+        )  # fmt: skip
+        made.append(next(each for each in task.pods if each.uid == first.uid))
+    assert [each.is_new for each in made] == [True, False]

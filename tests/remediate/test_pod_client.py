@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.remediate.pod_client import NoAnswer, PodAddress, download, get, post
+from mwatch.remediate.pod_client import NoAnswer, PodAddress, ask_all, download, get
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class Pod(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 256
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -69,7 +70,10 @@ def sends(body: bytes, status: int = 200, **headers: str) -> Answer:
 
 def test_an_answer_is_read_with_its_status(pod: Pod) -> None:
     pod.answer = sends(b'{"id": "x"}', 202)
-    assert post(pod.address, "/v1/evidence", "t", {"a": 1}, 2.0) == (202, {"id": "x"})
+    replies = ask_all(
+        [pod.address], "/v1/evidence", "t", body={"a": 1}, each_seconds=30.0, seconds=60.0
+    )
+    assert replies == {"gpt-0": (202, {"id": "x"})}
     assert pod.tokens == ["Bearer t"]
     pod.answer = sends(b"[", 500)
     reply = get(pod.address, "/", "t", 2.0)
@@ -122,3 +126,28 @@ def test_a_bundle_is_there_whole_or_not_at_all(pod: Pod, tmp_path: Path) -> None
     reply = download(pod.address, "/b.tgz", "t", target, seconds=2.0, max_bytes=999)
     assert reply is not None and (reply.status, reply.error) == (404, "not yet")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_all_pods_are_asked_and_one_that_does_not_answer_delays_no_other(pod: Pod) -> None:
+    pod.answer = sends(b'{"id": "x"}', 202)
+    many = [pod.address._replace(pod=f"gpt-{number}") for number in range(200)]
+    gone = pod.address._replace(pod="gone", port=1)
+    replies = ask_all([gone, *many], "/v1/evidence", "t", body={}, each_seconds=60.0, seconds=120.0)
+    assert isinstance(replies.pop("gone"), NoAnswer)
+    assert replies == {each.pod: (202, {"id": "x"}) for each in many}
+
+
+def test_requests_without_an_answer_end_with_the_time_for_all(pod: Pod) -> None:
+    def never(request: BaseHTTPRequestHandler) -> None:
+        pod.ends.wait(60)
+
+    pod.answer = never
+    replies = ask_all([pod.address], "/", "t", each_seconds=60.0, seconds=0.2)
+    assert str(replies["gpt-0"]) == "no answer within 0 s"
+
+
+def test_nobody_is_asked_any_more_when_we_may_not(pod: Pod) -> None:
+    replies = ask_all(
+        [pod.address], "/", "t", each_seconds=9.0, seconds=9.0, may_go_on=lambda: False
+    )
+    assert isinstance(replies["gpt-0"], NoAnswer) and pod.tokens == []

@@ -24,7 +24,7 @@ def records(save: Path) -> list[Path]:
     return sorted(Path(beside(str(save))).glob(f"*/{MANIFEST}"))
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(420)
 def test_evidence_of_a_stopped_rank_outlives_its_pod(tmp_path: Path) -> None:
     volume, save = tmp_path / "volume", tmp_path / "save"
     save.mkdir()
@@ -36,13 +36,13 @@ def test_evidence_of_a_stopped_rank_outlives_its_pod(tmp_path: Path) -> None:
         wrapper_runs.running(volume, *words, options=options, given=given),
         sidecar_runs.sidecar(volume),
     ):
-        (manifest,) = until(lambda: records(save), 60)
+        (manifest,) = until(lambda: records(save), 150)
         trainer = wrapper_runs.child_pid(volume)
         assert wrapper_runs.is_alive(trainer), "evidence comes before the kill"
         folder = manifest.parent
-        until(lambda: (folder / "incident.json").exists(), 30)
+        until(lambda: (folder / "incident.json").exists(), 90)
         os.kill(trainer, 18)  # it goes on: that the incident is over is to be read there, too
-        until(lambda: _read(folder / "incident.json")["times"]["closed"], 60)
+        until(lambda: _read(folder / "incident.json")["times"]["closed"], 150)
     told = _read(manifest)
     names = {each["name"] for each in told["files"]}
     wanted = {"attempt.json", "trainer.log", "probe.json", "processes.json", "environment.json"}

@@ -9,10 +9,12 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from support.hostile_requests import sweep
 from support.runs import live_volume
 from support.runs.sidecar_runs import PATIENCE, command, environment, sidecar, until
 
@@ -74,6 +76,53 @@ def test_it_may_end_by_itself_after_the_last_attempt_of_its_pod(tmp_path: Path) 
         assert until(lambda: "the last attempt of this pod has ended" in one.said)
         assert one.snapshot()["wrapper"]["is_final"] is True
         assert one.process.wait(PATIENCE) == 0
+
+
+def test_beside_plain_containers_it_is_started_again_and_never_fails_the_pod(
+    tmp_path: Path,
+) -> None:
+    volume = live_volume.LiveVolume(tmp_path / "mwatch")
+    volume.start()
+    ended = {"code": 0, "signal": None, "reason": "done", "returned": 0, "at": 1.0, "asked": False}
+    with sidecar(volume.path, env=environment(MWATCH_UNTIL_FINAL="true")) as one:
+        assert until(lambda: one.metric('mwatch_source_up{source="wrapper"}') == 1)
+        (first,) = children(one.process.pid)
+        os.kill(first, signal.SIGKILL)
+        assert until(lambda: "the sidecar failed (signal 9): starts again in 1 s" in one.said)
+        assert until(lambda: children(one.process.pid) not in ([], [first]))
+        volume.start(exit=ended, final=True)
+        assert one.process.wait(PATIENCE) == 0
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+FAILS = """
+import os, sys
+from mwatch.cli import sidecar_process
+sys.exit(3 if sidecar_process._is_child_to_watch([float(each) for each in sys.argv[1:]]) else 0)
+"""
+
+
+def test_after_too_many_crashes_it_ends_without_an_error() -> None:
+    words = [sys.executable, "-c", FAILS, "0", "0"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    assert lines[:2] == 2 * ["mwatch: the sidecar failed (exit code 3): starts again in 0 s"]
+    assert lines[2:] == [
+        "mwatch: the sidecar failed again (exit code 3): training goes on unwatched"
+    ]
+
+
+def test_a_signal_between_two_starts_ends_it() -> None:
+    words = [sys.executable, "-c", FAILS, "600"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "starts again in 600 s" in process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
 
 
 def test_beside_a_command_without_the_wrapper_it_says_so_and_ends_with_it(tmp_path: Path) -> None:
@@ -168,14 +217,29 @@ def test_what_cannot_be_meant_is_refused_in_one_line(
 
 
 def test_it_imports_nothing_that_it_does_not_need(tmp_path: Path) -> None:
-    """Neither what reads a command line, nor the client of a cluster, nor what sends by OTLP."""
+    """Neither what reads a command line, nor the client of a cluster, nor what sends by OTLP.
+
+    And its threads share one arena of memory."""
     (tmp_path / "mwatch").mkdir()
     env = environment(PYTHONPROFILEIMPORTTIME="1")
     with sidecar(tmp_path / "mwatch", env=env) as one:
         assert one.port
+        variables = Path(f"/proc/{one.process.pid}/environ").read_bytes().split(b"\0")
+        assert b"MALLOC_ARENA_MAX=1" in variables
         one.ends()
         last = one.said.rpartition("imported package")[2]
     imported = {line.rpartition("|")[2].strip().partition(".")[0] for line in last.splitlines()}
     assert {"mwatch", "hyperscan", "msgspec"} <= imported
     assert not imported & {"kubernetes", "opentelemetry", "tensorboard", "torch"}
     assert not imported & {"typer", "pydantic", "rich"}
+
+
+def test_no_request_to_any_page_makes_it_fail_or_show_what_it_should_not(tmp_path: Path) -> None:
+    volume = live_volume.LiveVolume(tmp_path / "mwatch")
+    volume.start()
+    volume.say(1, 2, 3)
+    with sidecar(volume.path) as one:
+        assert until(lambda: one.metric("mwatch_iteration") == 3)
+        assert sweep(one.port) == []
+        assert one.process.poll() is None
+        assert "Traceback" not in one.said

@@ -13,10 +13,8 @@ server does not answer, the last version stays in use.
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
-import sys
 import threading
 import time
 import uuid
@@ -61,7 +59,7 @@ from mwatch.remediate.manager import Remediation, RemediationManager
 from mwatch.remediate.status import RemediationStatus
 from mwatch.report.run_report import RunReport
 from mwatch.runtime.clock import Clock
-from mwatch.runtime.self_monitoring import InternalErrors
+from mwatch.runtime.self_monitoring import InternalErrors, tune_process
 from mwatch.runtime.shutdown import asked_to_end
 
 READ_SECONDS = 30.0
@@ -424,13 +422,12 @@ def _targets(seen: JobSeen) -> dict[str, PollTarget]:
 
 
 _ONCE_SECONDS = 30.0
-_SWITCH_SECONDS = 0.001
 _HEALTHY = frozenset({"healthy", "finished"})
 
 
 def run(settings: ControllerSettings, log: Callable[[str], None]) -> int:
     """Run until a signal. MwatchError for unusable settings."""
-    _tune_interpreter()
+    tune_process()
     with asked_to_end() as asked, ExitStack() as stack:
         controller = make(settings, log)
         stack.callback(controller.access.close)
@@ -481,14 +478,6 @@ def make(
     fleet = FleetSettings() if settings.fleet is None else load_fleet(settings.fleet)
     access = Access(connect(settings.kubeconfig, settings.context))
     return Controller(settings, access, fleet if can_act else None, log)
-
-
-def _tune_interpreter() -> None:
-    """For a large, steady heap and two busy threads: thousands of pods live for days, and the
-    thread that polls them must not wait for the one that evaluates them."""
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
-    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 def _have_all_answered(controller: Controller) -> bool:

@@ -3,7 +3,8 @@
 """`GET /` of the controller, the fleet, and `GET /jobs/NAMESPACE/JOB`, one job over all its pods.
 
 Both are live pages like that of a run (`watch.page`), by the same renderer, and share one limit of
-open pages and one of CPU time. The loop makes the state of a page only while somebody has it open.
+open pages and one of CPU time. The loop makes the state of a page only while somebody has it open,
+as often as its cost allows, and at once when a verdict or what mwatch does about it changes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import parse_qs, quote
 
 from mwatch.decide import history
@@ -23,19 +24,21 @@ from mwatch.engine.incidents import open_incidents
 from mwatch.export.http.server import Page, Pages, Request
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.model.kube.ledger import JobEntry
-from mwatch.model.snapshot.snapshot import Inputs, Snapshot, take
+from mwatch.model.snapshot.pod import Gpu
+from mwatch.model.snapshot.snapshot import MAX_RANKS, Inputs, Snapshot, take, take_ranks
 from mwatch.remediate.status import RemediationStatus
+from mwatch.report.html import fleet, live
+from mwatch.report.html.fleet import FleetRow, FleetTable, JobAct, JobView, PodRow
 from mwatch.report.model import ReportClock
 from mwatch.report.run_report import RunReport
 from mwatch.state.goodput.ledger import time_spent
 from mwatch.stats import MonotonicCounters, median
 from mwatch.watch.page import OpenPages, PartsPage, ReportPage
 
-if TYPE_CHECKING:
-    from mwatch.report.html.fleet import FleetRow, FleetTable, JobView
-
-_PAGE_SHARE = 0.01
-"""Of a core, for the charts of all open pages, and as much for the rest of them."""
+_PAGE_SHARE = 0.002
+"""Of a core, for the charts of all open pages, and as much for the rest of them: with the requests
+less than a tenth of what the loop needs for 2,048 pods."""
+_WAIT_SECONDS = 3.0
 _RECENT = 32
 """Steps from which the time of one is taken."""
 _FINE = frozenset({"healthy", "finished"})
@@ -61,7 +64,7 @@ def snapshot_of(watch: JobMonitor, highest: MonotonicCounters, now: float) -> Sn
         is_acting=watch.is_acting,
         open_incidents=open_incidents(engine.incidents, assessment.findings),
     )
-    return replace(take(job, around, at=now), phase=watch.phase, ranks=())
+    return replace(take(job, around, at=now, has_ranks=False), phase=watch.phase)
 
 
 class JobNow(NamedTuple):
@@ -72,28 +75,42 @@ class JobNow(NamedTuple):
     snapshot: Snapshot | None
     entry: JobEntry
 
+    @property
+    def mark(self) -> object:
+        """What a page must show at once."""
+        watch, doing = self.watch, (self.status.doing, self.status.is_paused)
+        if watch.assessment is None:
+            return doing
+        decision = watch.assessment.decision
+        finding = decision.finding
+        culprit = None if finding is None or finding.culprit is None else finding.culprit
+        blamed = culprit and (culprit.rank, culprit.pod, culprit.node)
+        return doing, watch.attempt, watch.kube.finished, decision.cause, decision.action, blamed
+
 
 class JobState(NamedTuple):
     report: RunReport
     snapshot: Snapshot | None
     view: JobView
     places: Mapping[int, str]
+    rank_count: int
 
 
-class FleetPage(PartsPage["FleetTable"]):
-    scripts = ("page.js", "live.js", "fleet.js")
+class FleetPage(PartsPage[FleetTable]):
+    scripts = fleet.SCRIPTS
+    max_wait_seconds = _WAIT_SECONDS
 
     def __init__(self, open: OpenPages) -> None:
         super().__init__(of=_OF, open=open, cpu_share=_PAGE_SHARE)
 
     def render(self, state: FleetTable) -> Mapping[str, str]:
-        from mwatch.report.html import fleet, live  # large, and rarely needed
-
         commands = live.commands(_fleet_commands(state.namespace))
         return fleet.fleet_parts(state._replace(commands=commands))
 
 
 class JobPage(ReportPage[JobState]):
+    max_wait_seconds = _WAIT_SECONDS
+
     def __init__(self, watch: JobMonitor, open: OpenPages) -> None:
         kube = watch.kube
         super().__init__(
@@ -105,13 +122,12 @@ class JobPage(ReportPage[JobState]):
         self._commands = _job_commands(kube.namespace, kube.name)
 
     def render(self, state: JobState) -> Mapping[str, str]:
-        from mwatch.report.html.live import LiveParts, LiveView  # large, and rarely needed
-
         if self._renderer is None:
-            self._renderer = LiveParts(_PAGE_SHARE / max(1, self.open.different))
-        view = LiveView(
-            state.snapshot, self._commands, title=self._title, job=state.view, places=state.places
-        )
+            self._renderer = live.LiveParts(_PAGE_SHARE / max(1, self.open.different))
+        view = live.LiveView(
+            state.snapshot, self._commands, title=self._title, job=state.view, places=state.places,
+            rank_count=state.rank_count,
+        )  # fmt: skip
         return self._renderer.render(state.report, view)
 
 
@@ -136,11 +152,13 @@ class FleetPages:
             for each in jobs
         }
         self._jobs = pages
-        self._fleet.show_if_wanted(lambda: self._view(jobs, now, is_leader, problem))
+        if self._fleet.is_wanted:
+            mark = is_leader, problem, [each.mark for each in jobs]
+            self._fleet.show_if_wanted(lambda: self._view(jobs, now, is_leader, problem), mark)
         for each in jobs:
             page = pages[each.watch.kube.uid]
             if page.is_wanted:
-                page.show_if_wanted(partial(job_state, each, self._clock, now))
+                page.show_if_wanted(partial(job_state, each, self._clock, now), each.mark)
 
     def pages(self) -> Pages:
         place = f"/jobs/{self._namespace}/{{}}"
@@ -176,8 +194,6 @@ class FleetPages:
     def _view(
         self, jobs: Sequence[JobNow], now: float, is_leader: bool, problem: str
     ) -> FleetTable:
-        from mwatch.report.html.fleet import FleetTable
-
         names = Counter(each.watch.kube.name for each in jobs)
         rows = [row_of(each, now, is_alone=names[each.watch.kube.name] == 1) for each in jobs]
         return FleetTable(self._namespace, now, rows, self._clock, is_leader, problem)
@@ -185,8 +201,6 @@ class FleetPages:
 
 def row_of(job: JobNow, now: float, *, is_alone: bool = True) -> FleetRow:
     """`is_alone`: no other job has this name."""
-    from mwatch.report.html.fleet import FleetRow, job_link
-
     watch, status, snapshot = job.watch, job.status, job.snapshot
     kube, run, found, seen = watch.kube, watch.engine.job, watch.verdict, watch.seen(now)
     cause = "unknown" if found is None else found.cause.value
@@ -197,7 +211,7 @@ def row_of(job: JobNow, now: float, *, is_alone: bool = True) -> FleetRow:
     kind = kube.kind.value
     return FleetRow(
         kube.namespace, kube.name, kind,
-        link=job_link(kube.namespace, kube.name, "" if is_alone else kind),
+        link=fleet.job_link(kube.namespace, kube.name, "" if is_alone else kind),
         cause=cause,
         is_over=bool(kube.finished),
         summary="" if found is None else found.summary,
@@ -231,8 +245,6 @@ def _seconds_left(watch: JobMonitor) -> float | None:
 
 
 def job_state(job: JobNow, clock: ReportClock, now: float) -> JobState:
-    from mwatch.report.html.fleet import JobAct, JobView, PodRow
-
     watch, status = job.watch, job.status
     report, seen = watch.report(now), watch.seen(now)
     assert report is not None
@@ -250,26 +262,42 @@ def job_state(job: JobNow, clock: ReportClock, now: float) -> JobState:
             for each in seen.silent
         ],
     )
-    return JobState(report, _with_ranks(job, now), view, _places(watch))
+    shown = _shown_ranks(job)
+    places, gpus = _places(watch, shown)
+    snapshot = job.snapshot
+    if snapshot is not None:
+        snapshot = replace(snapshot, ranks=take_ranks(watch.engine.job, shown), gpus=gpus)
+    return JobState(report, snapshot, view, places, len(watch.engine.job.attempt.ranks))
 
 
-def _with_ranks(job: JobNow, now: float) -> Snapshot | None:
-    """The job's snapshot with the ranks and GPUs of all its pods."""
-    if job.snapshot is None:
-        return None
-    views = (each.snapshot for each in job.watch.pods.values())
-    gpus = tuple(gpu for each in views if each is not None for gpu in each.gpus)
-    ranks = take(job.watch.engine.job, Inputs(), at=now).ranks
-    return replace(job.snapshot, ranks=ranks, gpus=gpus)
+def _shown_ranks(job: JobNow) -> list[int]:
+    """The lowest, and those that are blamed."""
+    ranks = job.watch.engine.job.attempt.ranks
+    lowest = [rank for rank in range(MAX_RANKS) if rank in ranks]  # the usual numbers
+    if len(lowest) < min(MAX_RANKS, len(ranks)):
+        lowest = sorted(ranks)[:MAX_RANKS]
+    findings = () if job.snapshot is None else job.snapshot.findings
+    blamed = {each.culprit.rank for each in findings if each.culprit is not None}
+    more = sorted(rank for rank in blamed.difference(lowest) if rank in ranks)
+    return sorted(lowest[: MAX_RANKS - len(more)] + more)
 
 
-def _places(watch: JobMonitor) -> dict[int, str]:
-    nodes = {each.pod.name: each.pod.node for each in watch.pods.values()}
-    found = {}
-    for rank, state in watch.engine.job.attempt.ranks.items():
-        node = nodes.get(state.stream)
-        found[rank] = f"pod {state.stream}" + (f", node {node}" if node else "")
-    return found
+def _places(watch: JobMonitor, shown: Sequence[int]) -> tuple[dict[int, str], tuple[Gpu, ...]]:
+    """By rank its pod and node; and the GPUs of these pods, without those of other ranks."""
+    ranks, kept, there = watch.engine.job.attempt.ranks, set(shown), dict[str, str]()
+    streams = {ranks[rank].stream for rank in shown}
+    gpus: list[Gpu] = []
+    for each in watch.pods.values():
+        pod, snapshot = each.pod, each.snapshot
+        if pod.name not in streams and len(ranks) > len(shown):
+            continue
+        there[pod.name] = f"pod {pod.name}" + (f", node {pod.node}" if pod.node else "")
+        for gpu in () if snapshot is None else snapshot.gpus:
+            if gpu.rank in kept or gpu.rank not in ranks:
+                gpus.append(gpu)
+    return {
+        rank: there.get(stream := ranks[rank].stream, f"pod {stream}") for rank in shown
+    }, tuple(gpus)
 
 
 def _fleet_commands(namespace: str) -> list[tuple[str, str]]:

@@ -70,14 +70,16 @@ class FleetMetrics:
         self._spent = MonotonicCounters()
         self._loops: deque[tuple[float, float]] = deque()
         self._newest: dict[str, Snapshot] = {}
+        self._evaluations: dict[str, int] = {}
         self._values: tuple[Value, ...] = ()
         self._ticked = time.monotonic()
 
     def update(self, jobs: Iterable[JobMonitor], stats: ControllerStats, now: float) -> None:
         listed = list(jobs)
         self._spent.keep(each.kube.uid for each in listed)
-        made = {each.kube.uid: snapshot_of(each, self._spent, now) for each in listed}
+        made = {each.kube.uid: self._made(each, now) for each in listed}
         self._newest = {uid: each for uid, each in made.items() if each is not None}
+        self._evaluations = {each.kube.uid: each.evaluations for each in listed}
         self._values = tuple(self._own(listed, stats, now))
         self._ticked = time.monotonic()
 
@@ -92,6 +94,14 @@ class FleetMetrics:
 
     def since_tick(self) -> float:
         return time.monotonic() - self._ticked
+
+    def _made(self, job: JobMonitor, now: float) -> Snapshot | None:
+        """The last one while the job is calm: a snapshot looks at every rank."""
+        known = self._newest.get(job.kube.uid)
+        is_same = self._evaluations.get(job.kube.uid) == job.evaluations
+        if known is not None and is_same and job.assessment is not None:
+            return known
+        return snapshot_of(job, self._spent, now)
 
     def _own(self, jobs: list[JobMonitor], stats: ControllerStats, now: float) -> Iterator[Value]:
         acting = sum(each.is_acting for each in jobs)

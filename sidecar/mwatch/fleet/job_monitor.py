@@ -31,7 +31,15 @@ from mwatch.fleet.kube_findings import (
     pods_unreachable,
     policy_refused,
 )
-from mwatch.fleet.visibility import PodsAnswering, PodView, Polled, readable_sources, split
+from mwatch.fleet.visibility import (
+    MIN_PODS,
+    Calm,
+    PodsAnswering,
+    PodView,
+    Polled,
+    readable_sources,
+    split,
+)
 from mwatch.gang.restart import ledger_key
 from mwatch.model.event import Error, Fault
 from mwatch.model.fault import CatalogueEntry
@@ -64,19 +72,6 @@ _SAME_SECONDS = 10.0
 """Between two equal listings of the save folder: the later one shows that nothing was saved."""
 
 
-def merged(newest: PodSnapshot, before: PodSnapshot | None) -> PodSnapshot:
-    """With the parts that the sidecar sends only when they change; without events."""
-    if before is None:
-        return replace(newest, events=())
-    return replace(
-        newest,
-        events=(),
-        wrapper=newest.wrapper or before.wrapper,
-        stored=newest.stored or before.stored,
-        pod=newest.pod or before.pod,
-    )
-
-
 class JobStreams:
     """Selects what the job's engine has not observed yet."""
 
@@ -105,6 +100,17 @@ class JobStreams:
             if isinstance(what, AttemptStart) or not is_late or is_last_event:
                 yield observed
         self._of_pod[polled.uid] = attempt
+
+    def has_only_states(self, polled: Polled) -> bool:
+        """Whether a steady answer is of the newest attempt, and no listing of the folder is due."""
+        snapshot = polled.snapshot
+        assert snapshot is not None
+        if self._of_pod.get(polled.uid, -1) < self._attempt:
+            return False
+        at, known = snapshot.stored_at, self._stored
+        if at is None or known is None:
+            return at is None
+        return at + snapshot.shift(polled.at) <= known.at + _SAME_SECONDS
 
     def runs(self, uid: str, attempt: int) -> bool:
         """Whether that is the last attempt that the pod's wrapper has begun."""
@@ -242,6 +248,8 @@ class JobMonitor:
         self._losses = ExternallyLostPods()
         self._held = HeldCauses()
         self._streams = JobStreams()
+        self._calm = Calm()
+        self.evaluations = 0
         self._were_ours: set[str] | frozenset[str] = frozenset()
         self._ran_since: float | None = None
 
@@ -287,11 +295,15 @@ class JobMonitor:
             self._record.recorder.use(self.kube.mode)
         there = self.pods.keys() | {pod.uid for pod in facts.left}
         self._were_ours = (self._were_ours & there) | self.ours
-        self.facts = replace(facts, ours=frozenset(self._were_ours))
+        known_facts, self.facts = self.facts, replace(facts, ours=frozenset(self._were_ours))
+        self._calm.note_facts(self.facts, known_facts)
         self.view_age_seconds = view_age
         before, self.pods = self.pods, {}
         for pod in facts.pods:
             port, known = ports.get(pod.uid), before.get(pod.uid)
+            if known is not None and known.pod is pod and known.port and port is not None:
+                self.pods[pod.uid] = known
+                continue
             if known is None:
                 known = PodView(pod, pod.ip, 0, asked_since=facts.now)
             if port is None:
@@ -305,15 +317,20 @@ class JobMonitor:
         view = self.pods.get(polled.uid)
         if view is None:
             return  # the pod is gone
+        self._calm.note_poll(polled, view)
         if polled.snapshot is None:
             self.pods[polled.uid] = view._replace(problem=polled.problem or "no answer")
             return
-        whole = merged(polled.snapshot, view.snapshot)
-        for observed in self._streams.new_events(polled, view):
-            self._observe(observed)
+        whole = polled.snapshot
+        if not polled.is_steady:
+            whole = whole.after(view.snapshot)
+        has_only_states = polled.is_steady and self._streams.has_only_states(polled)
+        if not has_only_states or not self.engine.observe_steady(polled.snapshot, polled.at):
+            for observed in self._streams.new_events(polled, view):
+                self._observe(observed)
         step, calibration = whole.view.step_seconds, self.engine.job.calibration
-        if step and calibration.step_p99() is None:  # until this engine has observed steps
-            calibration.rises.append(step)
+        if step and not polled.is_steady and calibration.step_p99() is None:
+            calibration.rises.append(step)  # until this engine has observed steps
         # Last: a pod whose events raise an error here is unreachable, not silent.
         self.pods[polled.uid] = view._replace(
             answered_at=polled.at, problem="", snapshot=whole, port=polled.port or view.port,
@@ -321,6 +338,10 @@ class JobMonitor:
         )  # fmt: skip
 
     def look(self, now: float) -> Assessment:
+        if self._is_calm(now) and self.assessment is not None:
+            self.engine.job.now = max(self.engine.job.now, now)
+            self.assessment = self.assessment._replace(at=now)
+            return self.assessment
         self.assessment = None  # if this evaluation fails, the last one must not be acted on
         self.facts = self._losses.see(self.facts, self.engine.job)
         seen = self.seen(now)
@@ -343,6 +364,8 @@ class JobMonitor:
         self.phase = self._phase()
         if self._record is not None:
             self._record.assessed(self.assessment)
+        self._calm.evaluated(now)
+        self.evaluations += 1
         return self.assessment
 
     @property
@@ -381,6 +404,11 @@ class JobMonitor:
         timeline.attempt = max(timeline.attempt, entry.attempt)
         if entry.is_under_way:
             self.ours = entry.ours
+
+    def _is_calm(self, now: float) -> bool:
+        if len(self.pods) < MIN_PODS or self.ours or self.engine.awaits_progress:
+            return False
+        return self._calm.is_calm(self.engine.job, self.assessment, self.hang_deadline_seconds, now)
 
     def _findings(self, seen: PodsAnswering, now: float) -> list[Finding]:
         causes = self._held.look(self.facts, now, self.attempt)

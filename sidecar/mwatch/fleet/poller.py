@@ -1,27 +1,31 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Polls the sidecars of thousands of pods every few seconds, from one thread.
+"""Listens to the sidecars of thousands of pods, from one thread.
 
-`GET /v1/snapshot?after=CURSOR`, each pod at its own moment of the period; a pod that keeps failing
-is polled less often. An answer counts only if it comes from the pod that the API server names at
-that address.
+`GET /v1/snapshot?after=CURSOR&follow=PERIOD` stays open: the sidecar sends a line with that period,
+and at once when something happens. An older one, or one with too many listeners, answers once, and
+is polled with that period, each pod at its own moment; one that keeps failing is asked less often.
+An answer counts only if it comes from the pod that the API server names at that address.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
+from selectors import DefaultSelector, SelectorKey
 from typing import NamedTuple
 from urllib.parse import quote
 
 from mwatch.fleet.visibility import Polled
-from mwatch.model.snapshot.snapshot_wire import PodSnapshot, decode
-from mwatch.runtime.http_client import FailureKind, HttpRequest, RequestFailed, fetch, reason
+from mwatch.model.snapshot.snapshot_wire import STEADY, PodSnapshot, decode, decode_steady
+from mwatch.runtime.http_client import FailureKind, HttpRequest, RequestFailed, follow, reason
 
 _MAX_TEXT = 160
 _WHOLE_BYTES = 1 << 20
@@ -31,6 +35,7 @@ _WHOLE_BYTES = 1 << 20
 class PollLimits(NamedTuple):
     seconds: float = 2.0
     at_once: int = 256
+    """Requests that wait for their first answer."""
     max_bytes: int = 8 << 20
     untaken: int = 8192
     """Answers that the loop has not taken yet; polling stops at this number."""
@@ -53,17 +58,20 @@ class Answered(NamedTuple):
         return Answered(None, f"refused: the server there is {text}"[:_MAX_TEXT], "foreign")
 
 
-async def _ask(target: PollTarget, port: int, cursor: str, limits: PollLimits) -> Answered:
-    """Never raises for a failure of the other side."""
-    after = f"?after={quote(cursor, safe='.')}" if cursor else ""
-    request = HttpRequest(target.address, port, f"/v1/snapshot{after}")
+class _Untaken(RequestFailed):
+    """The loop leaves too many answers untaken."""
+
+    def __init__(self) -> None:
+        super().__init__(FailureKind.LATE, "")
+
+
+def _read(body: bytes, last: PodSnapshot | None) -> Answered:
     try:
-        status, body = await fetch(request, seconds=limits.seconds, max_bytes=limits.max_bytes)
-        if status != HTTPStatus.OK:
-            return Answered(None, f"it answers with status {status}", FailureKind.BAD)
+        if body.startswith(STEADY):
+            if last is None:
+                return Answered(None, "it says that nothing changed, before all else", "bad")
+            return Answered(decode_steady(body, last))
         return Answered(decode(body), is_whole=len(body) < _WHOLE_BYTES)
-    except RequestFailed as error:
-        return Answered(None, str(error), error.kind)
     except ValueError as error:
         return Answered(None, f"its answer cannot be read: {reason(error)}", FailureKind.BAD)
 
@@ -84,6 +92,19 @@ class PollTarget(NamedTuple):
     has_host_network: bool = False
 
 
+_BATCH_SECONDS = 0.05
+
+
+class _Batches(DefaultSelector):
+    """Lets what arrives within a moment be read at once: each wake-up of the thread costs about as
+    much as the line that it is for, and no line is in such a hurry."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
+        if timeout is None or timeout > 0:
+            time.sleep(_BATCH_SECONDS)
+        return super().select(timeout and max(0.0, timeout - _BATCH_SECONDS))
+
+
 class PodPoll:
     def __init__(
         self,
@@ -95,14 +116,16 @@ class PodPoll:
         self._clock = clock
         self.period = period
         self._limits = limits or PollLimits()
-        self._loop = asyncio.new_event_loop()
+        self._loop = asyncio.SelectorEventLoop(_Batches())
         self._thread = threading.Thread(target=self._run, name="mwatch-poll", daemon=True)
         self._pods: dict[str, _Pod] = {}
         self._waiting: deque[_Pod] = deque()
         self._busy = 0
+        """Requests without an answer yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: deque[Polled] = deque()
         self.polls = 0
+        """Answers, whole or steady, and failures."""
         self.failures: Counter[str] = Counter()
         """By kind: `unreachable`, `late`, `foreign`, `bad`, `large`."""
 
@@ -150,6 +173,7 @@ class PodPoll:
                 self._later(pod, share * self.period)
             elif pod.target != target:
                 pod.target = target
+                pod.hang_up()
 
     def _later(self, pod: _Pod, seconds: float) -> None:
         pod.handle = self._loop.call_later(seconds, self._due, pod)
@@ -169,35 +193,96 @@ class PodPoll:
                 self._later(pod, self.period)
                 continue
             self._busy += 1
-            task = self._loop.create_task(self._poll(pod))
+            pod.is_answered = False
+            task = pod.task = self._loop.create_task(self._poll(pod))
             self._tasks.add(task)
-            task.add_done_callback(self._done)
+            task.add_done_callback(partial(self._done, pod))
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, pod: _Pod, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        if not pod.is_answered:
+            self._first_answer(pod)
+        if pod.is_forgotten:
+            return
+        if task.cancelled():
+            self._later(pod, 0.0)  # it lives elsewhere now
+        elif error := task.exception():  # a fault of ours: it must not end the polls of a pod
+            self._failed(pod, Answered(None, f"{type(error).__name__}: {error}"[:_MAX_TEXT], "bad"))
+
+    def _first_answer(self, pod: _Pod) -> None:
+        pod.is_answered = True
         self._busy -= 1
         self._next()
 
     async def _poll(self, pod: _Pod) -> None:
-        target, port = pod.target, pod.port
-        self.polls += 1
-        found = await _ask(target, port, pod.cursor, self._limits)
+        """Until the sidecar ends its answer."""
+        limits, target, port = self._limits, pod.target, pod.port
+        after = f"&after={quote(pod.cursor, safe='.')}" if pod.cursor else ""
+        path = f"/v1/snapshot?follow={self.period:g}{after}"
+        request = HttpRequest(target.address, port, path)
+        lines, refused = 0, None
+
+        def line(body: bytes) -> None:
+            nonlocal lines, refused
+            lines += 1
+            found = self._take(pod, port, body)
+            if found.snapshot is None:
+                refused = found
+                raise RequestFailed(FailureKind.BAD, found.problem)
+
+        try:
+            status, body = await follow(
+                request, line, seconds=limits.seconds, max_bytes=limits.max_bytes,
+                quiet_seconds=self.period + limits.seconds,
+            )  # fmt: skip
+            if status != HTTPStatus.OK:
+                raise RequestFailed(FailureKind.BAD, f"it answers with status {status}")
+            found = self._take(pod, port, bytes(body)) if body or not lines else Answered(pod.last)
+        except _Untaken:
+            self._later(pod, self.period)
+            return
+        except RequestFailed as error:
+            found = refused or Answered(None, str(error), error.kind)
         if pod.is_forgotten:
             return
-        found = found.of(target.uid, target.namespace, target.name)
-        snapshot = found.snapshot
-        if snapshot is None:
-            self.failures[found.kind] += 1
-            pod.failed(found)
+        if found.snapshot is None:
+            self._failed(pod, found)
         else:
-            pod.failures, pod.cursor = 0, snapshot.cursor
-        polled = Polled(target.uid, self._clock(), snapshot, found.problem, found.is_whole, port)
+            self._again(pod, found)
+
+    def _failed(self, pod: _Pod, found: Answered) -> None:
+        self.polls += 1
+        self.failures[found.kind] += 1
+        polled = Polled(pod.target.uid, self._clock(), None, found.problem, port=pod.port)
         self._answers.append(polled)
+        pod.failed(found)
         self._again(pod, found)
 
+    def _take(self, pod: _Pod, port: int, body: bytes) -> Answered:
+        if len(self._answers) >= self._limits.untaken:
+            raise _Untaken
+        found = _read(body, pod.last)
+        is_steady = body.startswith(STEADY)
+        if not is_steady:
+            found = found.of(pod.target.uid, pod.target.namespace, pod.target.name)
+        snapshot = found.snapshot
+        if snapshot is None or pod.is_forgotten:
+            return found
+        if not pod.is_answered:
+            self._first_answer(pod)
+        self.polls += 1
+        pod.failures, pod.cursor = 0, snapshot.cursor
+        if not is_steady:
+            pod.last = snapshot.after(pod.last)
+        at, is_whole = self._clock(), found.is_whole
+        polled = Polled(pod.target.uid, at, snapshot, "", is_whole, port, is_steady)
+        self._answers.append(polled)
+        return found
+
     def _again(self, pod: _Pod, found: Answered) -> None:
-        """Schedule the next poll: at once if the sidecar has more to send."""
-        if not found.is_whole and found.snapshot is not None:
+        """Schedule the next request: a period after the last began, so at once after a stream; also
+        at once if the sidecar has more to send."""
+        if found.snapshot is not None and not found.is_whole:
             self._later(pod, 0.0)
             return
         slower = max(0, pod.failures - _SLOW_AFTER)
@@ -213,6 +298,11 @@ class _Pod:
     tries: int = 0
     due_at: float = 0.0
     handle: asyncio.TimerHandle | None = None
+    task: asyncio.Task[None] | None = None
+    is_answered: bool = True
+    """The current request has been answered."""
+    last: PodSnapshot | None = None
+    """The last whole answer, which steady ones refer to."""
     is_forgotten: bool = False
 
     @property
@@ -228,3 +318,8 @@ class _Pod:
         self.is_forgotten = True
         if self.handle is not None:
             self.handle.cancel()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        if self.task is not None:
+            self.task.cancel()

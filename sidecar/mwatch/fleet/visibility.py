@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The newest report of each pod's sidecar, and which sources of the whole job are readable.
+"""The newest report of each pod's sidecar, which sources of the whole job are readable, and whether
+anything has changed.
 
 A pod whose sidecar does not answer is *unreachable*: neither healthy nor hung. The log of the job
 counts as readable only while the pod that prints the iterations answers, or all pods if that pod is
@@ -10,9 +11,11 @@ not known: other pods never print, so their silence means nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from mwatch.engine.engine import Assessment
 from mwatch.model.job import Job
+from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.pod import KubePod
 from mwatch.model.observation import Source
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot
@@ -60,6 +63,8 @@ class Polled(NamedTuple):
     problem: str = ""
     is_whole: bool = True
     port: int = 0
+    is_steady: bool = False
+    """The sidecar says that nothing but time has passed since its last answer."""
 
 
 OF_SOURCE = {
@@ -90,9 +95,12 @@ class PodsAnswering(NamedTuple):
 
 
 def split(pods: Mapping[str, PodView], now: float, within: float) -> PodsAnswering:
-    runs = [each for each in pods.values() if each.pod.phase == "Running"]
-    answering = [each for each in runs if each.is_answering(now, within)]
-    return PodsAnswering(answering, [each for each in runs if not each.is_answering(now, within)])
+    answering: list[PodView] = []
+    silent: list[PodView] = []
+    for each in pods.values():
+        if each.pod.phase == "Running":
+            (answering if each.is_answering(now, within) else silent).append(each)
+    return PodsAnswering(answering, silent)
 
 
 def readable_sources(job: Job, seen: PodsAnswering) -> dict[Source, bool]:
@@ -119,3 +127,67 @@ def _has_iterations(job: Job, seen: PodsAnswering) -> bool:
         return not seen.silent
     mine = (each.snapshot for each in seen.answering if each.pod.name in printers)
     return any(each is not None and each.sources.get("log", False) for each in mine)
+
+
+MIN_PODS = 64
+_LONGEST_SECONDS = 5.0
+_SILENT_SHARE = 0.5
+
+
+class Calm:
+    """When a large job need not be evaluated again: nothing has passed but a little time.
+
+    An evaluation looks at every rank, so one of thousands of pods costs a tenth of a second. A job
+    is calm while its last evaluation found nothing, no pod and no object of the cluster has
+    reported a change since then, and its progress is younger than half of what its phase may take:
+    so a stall is still found at the second in which it becomes one.
+    """
+
+    def __init__(self) -> None:
+        self._has_changed = True
+        self._evaluated_at = 0.0
+
+    def evaluated(self, now: float) -> None:
+        self._has_changed = False
+        self._evaluated_at = now
+
+    def note_poll(self, polled: Polled, before: PodView) -> None:
+        if self._has_changed:
+            return
+        new, old = polled.snapshot, before.snapshot
+        if new is None or old is None or before.problem:
+            self._has_changed = True
+        elif not polled.is_steady:
+            self._has_changed = _brings_changes(new) or _material(new) != _material(old)
+
+    def note_facts(self, new: KubeFacts, old: KubeFacts) -> None:
+        if not self._has_changed:
+            self._has_changed = any(
+                getattr(new, name) != getattr(old, name)
+                for name in ("job", "pods", "events", "nodes", "workload", "ours", "left")
+            )
+
+    def is_calm(
+        self, job: Job, last: Assessment | None, deadline: float | None, now: float
+    ) -> bool:
+        """`last`: its last assessment; `deadline`: how long it may make no progress."""
+        if self._has_changed or last is None or last.findings or deadline is None:
+            return False
+        silence = now - job.attempt.last_progress
+        return now - self._evaluated_at < _LONGEST_SECONDS and silence < _SILENT_SHARE * deadline
+
+
+def _brings_changes(new: PodSnapshot) -> bool:
+    parts = new.events, new.wrapper, new.stored, new.pod
+    return any(parts) or new.gap
+
+
+def _material(snapshot: PodSnapshot) -> tuple[Any, ...]:
+    view = snapshot.view
+    return (
+        (view.attempt, view.phase, view.is_blind, view.action),
+        snapshot.sources,
+        [(each.detector, each.cause) for each in snapshot.findings],
+        [each.what[:3] for each in snapshot.signs],  # source, state and rank
+        len(snapshot.beats),
+    )

@@ -8,6 +8,7 @@ out and the `LedgerUpdate` to write with it. The states are in `mwatch.model.kub
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
@@ -40,7 +41,7 @@ class RestartTask:
     reason: str
     is_asked: bool
     pods: tuple[PodAddress, ...]
-    """With a reachable sidecar, the blamed one first."""
+    """With a reachable sidecar, the blamed one first, then those of its model replica."""
     unreachable: tuple[tuple[str, str], ...]
     nodes: tuple[KubeNode, ...] | None
     can_in_place: bool
@@ -289,21 +290,44 @@ def case_again(
     return case
 
 
+_MOUNT_SECONDS = 120.0
+
+
 def _task(job: JobMonitor, id: str, token: str, blamed: str | None, **facts: Any) -> RestartTask:
-    """With the addresses of the sidecars, the blamed pod's first."""
+    """With the addresses of the sidecars, the most informative first."""
     places, unreachable = [], []
     for pod in job.facts.pods:
         view = job.pods.get(pod.uid)
         if view is None or not view.address or not view.port:
             unreachable.append((pod.name, "its sidecar has no address"))
             continue
-        places.append(PodAddress(pod.name, pod.uid, view.address, view.port))
-    places.sort(key=lambda each: (each.pod != blamed, each.pod))
+        is_new = pod.created_at is not None and job.facts.now - pod.created_at < _MOUNT_SECONDS
+        places.append(PodAddress(pod.name, pod.uid, view.address, view.port, is_new))
+    places.sort(key=_interest(job, blamed))
     return RestartTask(
         id=id, key=job.key, job=job.kube, token=token, pods=tuple(places),
         unreachable=tuple(unreachable), nodes=job.facts.nodes,
         blamed=next((each.uid for each in places if each.pod == blamed), ""), **facts,
     )  # fmt: skip
+
+
+def _interest(job: JobMonitor, blamed: str | None) -> Callable[[PodAddress], tuple[int, int, str]]:
+    """Order for evidence: the blamed pod, those of its model replica, then a sample of all."""
+    state = job.engine.job
+    replicas: dict[str, set[int]] = {}
+    for rank in state.attempt.ranks.values() if state.layout.tensor is not None else ():
+        if (replica := state.layout.coordinates(rank.rank).get("dp")) is not None:
+            replicas.setdefault(rank.stream, set()).add(replica)
+    mine = replicas.get(blamed or "", set())
+
+    def order(each: PodAddress) -> tuple[int, int, str]:
+        if each.pod == blamed:
+            return 0, 0, each.pod
+        if mine & replicas.get(each.pod, set()):
+            return 1, 0, each.pod
+        return 2, zlib.crc32(each.pod.encode()), each.pod
+
+    return order
 
 
 def _all_act(job: JobMonitor, waiting: frozenset[str]) -> bool:

@@ -2,25 +2,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evidence of all pods of a job, collected before the job is restarted: `DIR/JOB/INCIDENT/POD.tgz`.
 
-All sidecars save at the same time. Bundles are then downloaded, the blamed pod's first, within
-limits of number, size and time; the others stay in their pods. A pod that does not answer is listed
-with the reason and delays nothing. Old incidents are pruned; bundles that wrappers wrote next to
-the checkpoints are not touched.
+All sidecars save at the same time. Bundles of the first pods, the blamed one among them, are
+then downloaded, within limits of number, size and time; the others stay in their pods, and the
+restart waits for them for a moment only: whether they were completed is noted while it runs. A pod
+that does not answer is listed with the reason and delays nothing. Old incidents are pruned; bundles
+that wrappers wrote next to the checkpoints are not touched.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 
 from mwatch.model.incident import SavedEvidence, is_incident_id
 from mwatch.remediate.case import RestartTask
-from mwatch.remediate.pod_client import NoAnswer, PodAddress, download, get, post
+from mwatch.remediate.pod_client import NoAnswer, PodAddress, Reply, ask_all, download, get
 from mwatch.runtime.fanout import TimedOut, gather
 from mwatch.runtime.files import write_private
 
@@ -35,7 +39,11 @@ _MAX_BUNDLE_BYTES = 256 << 20
 _MAX_TOTAL_BYTES = 4 << 30
 _MAX_NAMED = 32
 _FOLDER_SECONDS = 5.0
-_DOWNLOADED, _IN_POD = "fetched", "in the pod"
+_REST_SECONDS = 2.0
+"""Before a restart, for the bundles of all but the first pods."""
+_LATE_SECONDS = 4.0
+"""Between two looks at them while the restart runs."""
+_DOWNLOADED, _IN_POD, _SAVING = "fetched", "in the pod", "being saved"
 
 
 class EvidenceStore:
@@ -82,40 +90,77 @@ def collect(
             missing["here"] = f"{folder}: {error.strerror}"
             folder = None
     work = _Collector(token, time.monotonic() + seconds, folder)
-    requests = {each.pod: partial(work.request, each, reason) for each in pods}
-    ids, problems = _gather(requests, min(2 * _REQUEST_SECONDS, work.left()))
+    ids, problems = work.request(pods, reason)
     missing |= problems
     saving = [each for each in pods if each.pod in ids]
-    chosen = saving[:_MAX_DOWNLOADS] if folder is not None else []
-    waits = {
-        each.pod: partial(work.download if each in chosen else work.wait, each, ids[each.pod])
-        for each in saving
-    }
+    first, rest = saving[:_MAX_DOWNLOADS], saving[_MAX_DOWNLOADS:]
+    bring = work.wait if folder is None else work.download
+    waits = {each.pod: partial(bring, each, ids[each.pod]) for each in first}
     states, problems = _gather(waits, work.left())
     missing |= problems
-    listed = [f"{pod}: {why}" for pod, why in sorted(missing.items())]
-    if folder is not None:
+    states |= work.wait_all(rest, ids, min(_REST_SECONDS, work.left()))
+    book = _Book(pods, ids, states, missing, folder)
+    book.write()
+    if late := [each for each in rest if states[each.pod] == _SAVING]:
+
+        def note_the_rest() -> None:
+            states.update(work.wait_all(late, ids, work.left(), _LATE_SECONDS))
+            book.write()
+
+        threading.Thread(target=note_the_rest, name="mwatch-evidence", daemon=True).start()
+    return book.saved()
+
+
+class _Book:
+    """What became of the evidence of each pod."""
+
+    def __init__(
+        self,
+        pods: Sequence[PodAddress],
+        ids: Mapping[str, str],
+        states: Mapping[str, str],
+        missing: Mapping[str, str],
+        folder: Path | None,
+    ) -> None:
+        self._pods, self._ids, self._states = pods, ids, states
+        self._missing, self._folder = missing, folder
+        self._problems: list[str] = []
+
+    def write(self) -> None:
+        """Write the manifest."""
+        if self._folder is None:
+            return
         about = {
             each.pod: {
                 "uid": each.uid,
-                "bundle": ids.get(each.pod),
-                "state": states.get(each.pod, "missing"),
-                "problem": missing.get(each.pod),
+                "bundle": self._ids.get(each.pod),
+                "state": self._states.get(each.pod, "missing"),
+                "problem": self._missing.get(each.pod),
             }
-            for each in pods
+            for each in self._pods
         }
-        text = json.dumps({"version": 1, "pods": about, "missing": listed}, indent=1)
+        text = json.dumps({"version": 1, "pods": about, "missing": self._listed()}, indent=1)
         try:
-            write_private(folder / MANIFEST, text.encode())
+            write_private(self._folder / MANIFEST, text.encode())
         except OSError as error:
-            listed.append(f"{MANIFEST}: {error.strerror}")
-    if len(listed) > _MAX_NAMED:
-        listed[_MAX_NAMED:] = [f"and {len(listed) - _MAX_NAMED} more"]
-    files = sorted(f"{pod}.tgz" for pod, state in states.items() if state == _DOWNLOADED)
-    files[_MAX_NAMED:] = []
-    if inside := sum(state == _IN_POD for state in states.values()):
-        files.append(f"{inside} bundles in their pods")
-    return SavedEvidence("" if folder is None else str(folder), tuple(files), tuple(listed))
+            self._problems = [f"{MANIFEST}: {error.strerror}"]
+
+    def saved(self) -> SavedEvidence:
+        listed = [*self._listed(), *self._problems]
+        if len(listed) > _MAX_NAMED:
+            listed[_MAX_NAMED:] = [f"and {len(listed) - _MAX_NAMED} more"]
+        states = Counter(self._states.values())
+        files = sorted(f"{pod}.tgz" for pod, each in self._states.items() if each == _DOWNLOADED)
+        files[_MAX_NAMED:] = []
+        if inside := states[_IN_POD]:
+            files.append(f"{inside} bundles in their pods")
+        if saving := states[_SAVING]:
+            files.append(f"{saving} bundles being saved in their pods")
+        folder = "" if self._folder is None else str(self._folder)
+        return SavedEvidence(folder, tuple(files), tuple(listed))
+
+    def _listed(self) -> list[str]:
+        return [f"{pod}: {why}" for pod, why in sorted(self._missing.items())]
 
 
 class _Collector:
@@ -130,15 +175,57 @@ class _Collector:
     def left(self) -> float:
         return self._until - time.monotonic()
 
-    def request(self, pod: PodAddress, reason: str) -> str:
-        """Start saving and return the id of the bundle."""
+    def request(
+        self, pods: Sequence[PodAddress], reason: str
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Let all of them save; the ids of the bundles, and problems, by pod."""
+        ids: dict[str, str] = {}
+        problems: dict[str, str] = {}
         body = {"reason": reason[:400], "wait_seconds": 0}
-        seconds = min(_REQUEST_SECONDS, self.left())
-        reply = post(pod, "/v1/evidence", self._token, body, seconds)
-        id = reply.body.get("id")
-        if reply.status not in (200, 202) or not isinstance(id, str):
-            raise NoAnswer(reply.error)
-        return id
+        left = pods
+        while left:
+            replies = ask_all(
+                left, "/v1/evidence", self._token, body=body,
+                each_seconds=min(_REQUEST_SECONDS, self.left()),
+                seconds=min(2 * _REQUEST_SECONDS, self.left()),
+            )  # fmt: skip
+            for pod, reply in replies.items():
+                id = None if isinstance(reply, NoAnswer) else reply.body.get("id")
+                if isinstance(reply, NoAnswer):
+                    problems[pod] = str(reply)
+                elif reply.status in (200, 202) and isinstance(id, str):
+                    ids[pod] = id
+                else:
+                    problems[pod] = reply.error
+            left = [each for each in left if each.is_new and _is_too_early(replies[each.pod])]
+            if not left or self.left() < 2 * _RETRY_SECONDS:
+                break
+            self._sleep(2 * _RETRY_SECONDS)
+        return ids, {pod: why for pod, why in problems.items() if pod not in ids}
+
+    def wait_all(
+        self,
+        pods: Sequence[PodAddress],
+        ids: Mapping[str, str],
+        seconds: float,
+        every: float = _RETRY_SECONDS,
+    ) -> dict[str, str]:
+        """Whether their bundles are complete, looked at until then; at least once."""
+        states = {each.pod: _SAVING for each in pods}
+        until = time.monotonic() + seconds
+        while late := [each for each in pods if states[each.pod] == _SAVING]:
+            limit = max(0.1, until - time.monotonic())
+            replies = ask_all(
+                late, "/v1/evidence", self._token,
+                each_seconds=min(_REQUEST_SECONDS, limit), seconds=limit,
+            )  # fmt: skip
+            for pod, reply in replies.items():
+                if not isinstance(reply, NoAnswer) and _is_complete(reply, ids[pod]):
+                    states[pod] = _IN_POD
+            if time.monotonic() >= until:
+                break
+            time.sleep(min(every, max(0.0, until - time.monotonic())))
+        return states
 
     def download(self, pod: PodAddress, id: str) -> str:
         assert self._folder is not None
@@ -164,15 +251,25 @@ class _Collector:
         """Wait until the bundle is complete in its pod."""
         while self.left() > 0:
             seconds = min(_REQUEST_SECONDS, self.left())
-            bundles = get(pod, "/v1/evidence", self._token, seconds).body.get("bundles")
-            for each in bundles if isinstance(bundles, list) else ():
-                if isinstance(each, dict) and (each.get("id"), each.get("state")) == (id, "there"):
-                    return _IN_POD
+            if _is_complete(get(pod, "/v1/evidence", self._token, seconds), id):
+                return _IN_POD
             self._sleep(4 * _RETRY_SECONDS)
         raise NoAnswer("not finished in time")
 
     def _sleep(self, seconds: float) -> None:
         time.sleep(min(seconds, max(0.0, self.left())))
+
+
+def _is_too_early(reply: Reply | NoAnswer) -> bool:
+    return not isinstance(reply, NoAnswer) and reply.status == HTTPStatus.SERVICE_UNAVAILABLE
+
+
+def _is_complete(reply: Reply, id: str) -> bool:
+    bundles = reply.body.get("bundles")
+    return any(
+        isinstance(each, dict) and (each.get("id"), each.get("state")) == (id, "there")
+        for each in (bundles if isinstance(bundles, list) else ())
+    )
 
 
 def _gather(

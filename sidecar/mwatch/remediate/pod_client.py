@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One request to the sidecar of one pod, with the job's token and a time limit.
+"""Requests to the sidecars of one or of all pods, with the job's token and a time limit.
 
 The token is meant for that address alone: no redirect is followed and no proxy is used. The server
 at the address may lie, so its answers are bounded and only trusted about its own pod.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +20,8 @@ from mwatch.errors import MwatchError
 from mwatch.runtime.http_client import HttpRequest, HttpResponse, RequestFailed, fetch, reason
 
 _MAX_REPLY_BYTES = 1 << 20
+_AT_ONCE = 128
+_END_SECONDS = 1.0
 
 
 class NoAnswer(MwatchError):
@@ -40,12 +42,59 @@ class PodAddress(NamedTuple):
     uid: str
     host: str
     port: int
+    is_new: bool = False
+    """Its token may not be mounted yet: the kubelet takes up to a minute and a half."""
 
 
-def post(
-    address: PodAddress, path: str, token: str, body: Mapping[str, Any], seconds: float
-) -> Reply:
-    return _reply(_ask(address, path, token, seconds, body=body))
+def ask_all(
+    pods: Iterable[PodAddress],
+    path: str,
+    token: str,
+    *,
+    each_seconds: float,
+    seconds: float,
+    body: Mapping[str, Any] | None = None,
+    may_go_on: Callable[[], bool] = lambda: True,
+) -> dict[str, Reply | NoAnswer]:
+    """The same request to all of them, by pod: begun in the given order, from one thread, since a
+    thread for each of thousands costs more than the requests. With a `body` it is a POST."""
+    work = _ask_all(list(pods), path, token, body, (each_seconds, seconds), may_go_on)
+    return asyncio.run(work)
+
+
+async def _ask_all(
+    pods: list[PodAddress],
+    path: str,
+    token: str,
+    body: Mapping[str, Any] | None,
+    limits: tuple[float, float],
+    may_go_on: Callable[[], bool],
+) -> dict[str, Reply | NoAnswer]:
+    each_seconds, seconds = limits
+    found: dict[str, Reply | NoAnswer] = {}
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def ask(pod: PodAddress) -> None:
+        async with room:
+            if not may_go_on():
+                return
+            request = _request(pod, path, token, body)
+            try:
+                limit = max(0.1, each_seconds)
+                answer = await fetch(request, seconds=limit, max_bytes=_MAX_REPLY_BYTES)
+                found[pod.pod] = _reply(answer)
+            except RequestFailed as error:
+                found[pod.pod] = NoAnswer(str(error))
+
+    tasks = [asyncio.create_task(ask(each)) for each in pods]
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=max(0.1, seconds))
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=_END_SECONDS)
+    late_text = f"no answer within {seconds:.0f} s"
+    return {each.pod: found.get(each.pod, NoAnswer(late_text)) for each in pods}
 
 
 def get(address: PodAddress, path: str, token: str, seconds: float) -> Reply:
@@ -76,20 +125,26 @@ def _ask(
     token: str,
     seconds: float,
     *,
-    body: Mapping[str, Any] | None = None,
     max_bytes: int = _MAX_REPLY_BYTES,
     sink: Callable[[bytearray], object] | None = None,
 ) -> HttpResponse:
-    headers = {"Authorization": f"Bearer {token}"}
-    request = HttpRequest(address.host, address.port, path, headers=headers)
-    if body is not None:
-        headers["Content-Type"] = "application/json"
-        request = request._replace(method="POST", body=json.dumps(body).encode())
+    request = _request(address, path, token)
     work = fetch(request, seconds=max(0.1, seconds), max_bytes=max_bytes, sink=sink)
     try:
         return asyncio.run(work)
     except RequestFailed as error:
         raise NoAnswer(str(error)) from None
+
+
+def _request(
+    address: PodAddress, path: str, token: str, body: Mapping[str, Any] | None = None
+) -> HttpRequest:
+    headers = {"Authorization": f"Bearer {token}"}
+    request = HttpRequest(address.host, address.port, path, headers=headers)
+    if body is None:
+        return request
+    headers["Content-Type"] = "application/json"
+    return request._replace(method="POST", body=json.dumps(body).encode())
 
 
 def _reply(response: HttpResponse) -> Reply:

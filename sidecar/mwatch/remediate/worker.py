@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from mwatch.config.fleet import FleetSettings
 from mwatch.gang.plan import GangFacts, may_stop, plan
@@ -49,10 +48,9 @@ from mwatch.remediate.case import (
 )
 from mwatch.remediate.evidence import EvidenceStore
 from mwatch.remediate.node_avoidance import keep_out
-from mwatch.remediate.pod_client import PodAddress, post
+from mwatch.remediate.pod_client import NoAnswer, PodAddress, Reply, ask_all
 from mwatch.remediate.status import was_done
 from mwatch.runtime.clock import earlier
-from mwatch.runtime.fanout import TimedOut, gather
 
 
 def planned(
@@ -96,7 +94,7 @@ COME_SECONDS = 45.0
 """Until the last wrapper asks: grace period, kill, and the wrapper's polling interval."""
 _ASK_SECONDS = 8.0
 _LOOK_SECONDS = 0.25
-_WORKERS = 64
+_FIRST_ASKED = 16
 
 
 def end_all_trainers(
@@ -119,19 +117,24 @@ def end_all_trainers(
         "grace_seconds": GRACE_SECONDS,
     }  # fmt: skip
 
-    def ask(pod: PodAddress) -> str:
-        if not may_act():
-            return "no longer the leader"
-        reply = post(pod, "/v1/restart", token, body, _ASK_SECONDS)
+    def refusal(reply: Reply | NoAnswer) -> str:
+        if isinstance(reply, NoAnswer):
+            return str(reply)
         running = reply.body.get("attempt")
         is_past = isinstance(running, int) and running > attempt
         is_over = reply.body.get("outcome") == "not-running"
         return "" if reply.status == 202 or is_past or is_over else reply.error
 
-    asks = {each.pod: partial(ask, each) for each in pods if each.pod not in there}
-    for pod, problem in gather(asks, seconds=_ASK_SECONDS + 2.0, workers=_WORKERS).items():
-        if problem:
-            return f"{pod}: {problem.why if isinstance(problem, TimedOut) else problem}"
+    left = [each for each in pods if each.pod not in there]
+    # If it cannot be done, the first few know: the others need not be asked.
+    for some in (left[:_FIRST_ASKED], left[_FIRST_ASKED:]):
+        replies = ask_all(
+            some, "/v1/restart", token, body=body, may_go_on=may_act,
+            each_seconds=_ASK_SECONDS, seconds=_ASK_SECONDS + 2.0,
+        )  # fmt: skip
+        for pod, reply in replies.items():
+            if problem := refusal(reply):
+                return f"{pod}: {problem}"
     while away := sorted({each.pod for each in pods} - set(waiting())):
         if clock() >= until or not may_act():
             return f"{', '.join(away[:3])}: did not restart in place in time"

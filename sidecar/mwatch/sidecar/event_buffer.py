@@ -87,7 +87,7 @@ def _whole(text: str) -> int | None:
     return int(text) if is_number else None
 
 
-MAX_ENTRIES = 4096
+MAX_ENTRIES = 2048
 MAX_CHARACTERS = 4 << 20
 """Of all texts in them, which bounds memory in a flood of tracebacks."""
 MAX_ANSWER_BYTES = 1 << 20
@@ -98,18 +98,26 @@ _BLOCKS = (Arguments, Error)
 
 
 class _Entry:
-    __slots__ = ("body", "characters", "number", "observed", "place")
+    __slots__ = ("_body", "_observed", "characters", "line", "number", "place")
 
     def __init__(self, number: int, observed: Observed, place: LogPlace) -> None:
         self.characters = sum(len(each) for each in observed.what if isinstance(each, str))
         self.number = number
-        self.observed = observed
         self.place = place
-        self.body: bytes | None = None
-        """Encoded when it is first requested."""
+        self.line = getattr(observed.what, "line", 0)
+        self._observed: Observed | None = observed
+        self._body = b""
+
+    def body(self, encode: Callable[[Observed], bytes]) -> bytes:
+        """Encoded when it is first requested; the larger object is then no longer needed."""
+        observed = self._observed
+        if observed is not None:  # else it is encoded; two threads may both do it
+            self._body = encode(observed)
+            self._observed = None
+        return self._body
 
     def is_known_at(self, place: LogPlace) -> bool:
-        return place.holds(LogPlace(self.place.file, getattr(self.observed.what, "line", 0)))
+        return place.holds(LogPlace(self.place.file, self.line))
 
 
 class EventPage(NamedTuple):
@@ -118,6 +126,8 @@ class EventPage(NamedTuple):
     gap: bool
     after: int
     """The last number that the client knows; 0 if none."""
+    reached: int = 0
+    """The last number that it knows with this."""
 
 
 class EventBuffer:
@@ -184,7 +194,7 @@ class EventBuffer:
         if last is not None:
             newest, place = last.number, last.place
         reached = Cursor(self._life, newest, self._start, ahead.then(place))
-        return EventPage(bodies, str(reached), gap, after)
+        return EventPage(bodies, str(reached), gap, after, newest)
 
     def _place_with(self, observed: Observed, file: int) -> LogPlace:
         what, before = observed.what, self._place
@@ -209,12 +219,11 @@ class EventBuffer:
         bodies: list[bytes] = []
         size, last = 0, None
         for entry in chosen:
-            if entry.body is None:
-                entry.body = self._encode(entry.observed)
-            size += len(entry.body)
+            body = entry.body(self._encode)
+            size += len(body)
             if size > MAX_ANSWER_BYTES and bodies:
                 return bodies, last
-            bodies.append(entry.body)
+            bodies.append(body)
             last = entry
         return bodies, None
 

@@ -37,8 +37,9 @@ from mwatch.model.restart import RestartAnswer, RestartOrder, RestartOutcome
 from mwatch.model.snapshot.observed_wire import described, to_wire
 from mwatch.model.snapshot.pod import PodFacts, PodId, WrapperState
 from mwatch.model.snapshot.snapshot import Snapshot
-from mwatch.model.snapshot.snapshot_wire import EMPTY, VERSION, SidecarView
+from mwatch.model.snapshot.snapshot_wire import EMPTY, STEADY, VERSION, SidecarView
 from mwatch.sidecar.event_buffer import NOWHERE, EventBuffer, LogPlace
+from mwatch.sidecar.follow import URGENT, Followers, follow_seconds, material
 from mwatch.sources.probe import RankReading
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
@@ -92,6 +93,8 @@ class SnapshotPage:
         self._stored: Observed | None = None
         """The newest content of the save folder; the part has the time of the last change."""
         self.ring = EventBuffer(life, _encoded, newest=newest, place=place)
+        self._urgent = 0
+        self.followers = Followers(self)
 
     def observe(self, observed: Observed, file: int = 0) -> None:
         if isinstance(observed.what, StoredCheckpoints):
@@ -100,6 +103,8 @@ class SnapshotPage:
                 self._change("stored", observed, _bounded(observed))
             return
         self.ring.add(observed, file)
+        if isinstance(observed.what, URGENT):
+            self._urgent = self.ring.newest
 
     def update(
         self, evaluated: Evaluated, wrapper: WrapperState | None, pod: PodFacts | None
@@ -109,16 +114,45 @@ class SnapshotPage:
             self._change("wrapper", wrapper, _on_our_clock(wrapper, evaluated.drift))
         if pod is not None:
             self._change("pod", pod, pod)
+        self.followers.turn()
 
     def page(self, request: Request) -> Page:
-        after = parse_qs(request.query).get("after", [""])[0]
-        body = self.body(after)
-        return Page(body, "application/json")
+        query = parse_qs(request.query)
+        after = query.get("after", [""])[0]
+        period = follow_seconds(query.get("follow", [""])[0])
+        if period is not None and self._evaluated is not None:
+            return self.followers.stream(after, period)
+        return Page(self.body(after), "application/json")
+
+    def material(self) -> tuple[Any, ...]:
+        assert self._evaluated is not None
+        parts = tuple((name, part.number) for name, part in self._parts.items())
+        return self._urgent, parts, *material(self._evaluated)
+
+    def steady(self, cursor: str) -> bytes:
+        """All that is new if nothing but time has passed; see `mwatch.sidecar.follow`."""
+        evaluated = self._evaluated
+        assert evaluated is not None
+        snapshot, clock = evaluated.snapshot, self._clock()
+        body = {
+            "at": snapshot.at,
+            "stored_at": None if self._stored is None else self._stored.at,
+            "iteration": snapshot.iteration,
+            "progress_at": snapshot.progress_at,
+            "beats": [_beat(each, evaluated) for each in evaluated.probes[:MAX_RANKS]],
+        }
+        age = max(0.0, clock - evaluated.monotonic)
+        head = b'%b"age":%.3f,"cursor":"%b",' % (STEADY, age, cursor.encode())
+        return head + json_codec.encode_scrubbed(body)[1:]
 
     def body(self, after: str = "") -> bytes:
+        return self.whole(after)[0]
+
+    def whole(self, after: str) -> tuple[bytes, str, int]:
+        """The answer, its cursor, and the number of the last event in it."""
         evaluated = self._evaluated
         if evaluated is None:
-            return EMPTY
+            return EMPTY, after, 0
         batch = self.ring.after(after)
         age = max(0.0, self._clock() - evaluated.monotonic)
         pieces = [
@@ -130,7 +164,7 @@ class SnapshotPage:
         for name, part in sorted(self._parts.items()):
             if part.number > batch.after:
                 pieces.append(b',"%b":%b' % (name.encode(), part.body))
-        return b"".join([*pieces, b"}"])
+        return b"".join([*pieces, b"}"]), batch.cursor, batch.reached
 
     def _change(self, name: str, value: Any, body: Any) -> None:
         known = self._parts.get(name)

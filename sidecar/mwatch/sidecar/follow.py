@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots for a controller that waits for change: `/v1/snapshot?follow=SECONDS`, one a line.
+
+A line comes at once when something happened that a decision could depend on, else with that period.
+While nothing but time has passed it is *steady*: the records of the ranks alone, and all else is as
+the last whole one said. A pod whose state flickers is limited to the period: it must not cost more
+than one that is polled.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mwatch.export.http.server import Page, Send
+from mwatch.model.event import Error, Exit, Fault, Phase
+from mwatch.model.observation import AttemptStart, ProcessExit, SourceStatusChange
+from mwatch.model.snapshot.snapshot_wire import REPORTED_SECONDS
+
+if TYPE_CHECKING:
+    from mwatch.sidecar.server import Evaluated, SnapshotPage
+
+MAX_FOLLOWERS = 4
+"""Controllers and their standbys; whoever comes later gets one line, and may poll."""
+STREAM_SECONDS = 600.0
+WHOLE_SECONDS = 120.0
+"""Readings of GPUs, network cards and storage are no older than this."""
+URGENT = (AttemptStart, Error, Exit, Fault, Phase, ProcessExit, SourceStatusChange)
+_PERIODS = 0.1, 60.0
+_MOST_URGENT = 4
+_URGENT_SECONDS = 30.0
+_PERIOD = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?", re.ASCII)
+
+
+def follow_seconds(text: str) -> float | None:
+    """The period that was asked for, within limits; None: not asked for."""
+    if _PERIOD.fullmatch(text) is None:
+        return None
+    least, most = _PERIODS
+    return min(max(float(text), least), most)
+
+
+def is_limited(urgent: deque[float], now: float) -> bool:
+    """`urgent`: when the last lines before their time were sent."""
+    return len(urgent) == urgent.maxlen and now - urgent[0] < _URGENT_SECONDS
+
+
+class _Sent(NamedTuple):
+    material: Any
+    newest: int
+    whole_at: float
+
+
+class Followers:
+    def __init__(self, page: SnapshotPage, clock: Callable[[], float] = time.monotonic) -> None:
+        self._page = page
+        self._clock = clock
+        self._free = threading.Semaphore(MAX_FOLLOWERS)
+        self._turned = threading.Condition()
+
+    def turn(self) -> None:
+        """There is a new evaluation."""
+        with self._turned:
+            self._turned.notify_all()
+
+    def stream(self, after: str, period: float) -> Page:
+        lines, seconds = partial(self._send_lines, after, period), STREAM_SECONDS + 2 * period
+        return Page(b"", "application/x-ndjson", stream=lines, seconds=seconds)
+
+    def _send_lines(self, after: str, period: float, send: Send) -> None:
+        if not self._free.acquire(blocking=False):
+            send(self._page.body(after) + b"\n")
+            return
+        try:
+            self._follow(after, period, send)
+        finally:
+            self._free.release()
+
+    def _follow(self, cursor: str, period: float, send: Send) -> None:
+        until = self._clock() + STREAM_SECONDS
+        urgent: deque[float] = deque(maxlen=_MOST_URGENT)
+        sent: _Sent | None = None
+        due = self._clock() + period
+        while (now := self._clock()) < until:
+            material, newest = self._page.material(), self._page.ring.newest
+            is_steady = sent is not None and sent.newest == newest and sent.material == material
+            if sent is not None and is_steady and now - sent.whole_at < WHOLE_SECONDS:
+                send(self._page.steady(cursor) + b"\n")
+            else:
+                body, cursor, reached = self._page.whole(cursor)
+                send(body + b"\n")
+                sent = _Sent(material, reached, now)
+                if reached < newest:
+                    continue  # there is more than fits into one answer
+            # A line before its time does not delay the next: what stops all pods at one moment must
+            # not make all of them report at one moment from then on.
+            if self._wait(sent.material, due, urgent):
+                urgent.append(self._clock())
+            else:
+                due = max(due, self._clock() - period) + period
+
+    def _wait(self, material: Any, due: float, urgent: deque[float]) -> bool:
+        """Until the next line is due; whether it comes before its time."""
+        while (left := due - self._clock()) > 0:
+            with self._turned:
+                if not self._turned.wait(left):
+                    return False
+            if not is_limited(urgent, self._clock()) and self._page.material() != material:
+                return True
+        return False
+
+
+def material(evaluated: Evaluated) -> tuple[Any, ...]:
+    """What a decision could depend on, apart from the passing of time and of iterations."""
+    snapshot, decision = evaluated.snapshot, evaluated.snapshot.decision
+    oldest = snapshot.at - REPORTED_SECONDS
+    return (
+        snapshot.attempt,
+        snapshot.phase,
+        snapshot.is_blind,
+        None if decision is None else decision.action,
+        tuple((each.detector, each.cause, each.culprit) for each in snapshot.findings),
+        tuple((name, each.is_up) for name, each in snapshot.sources.items()),
+        tuple(
+            (each.sign.source, each.sign.rank, each.sign.state, each.at >= oldest)
+            for each in evaluated.signs
+        ),
+        tuple(each.beat.rank for each in evaluated.probes),
+    )

@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A large job in which nothing happens: fewer evaluations, the same verdicts at the same second."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwatch.fleet import job_monitor
+from mwatch.fleet.visibility import Polled
+from mwatch.model.observation import ProcessExit, Sign, SignState
+from mwatch.model.snapshot.snapshot_wire import PodSnapshot
+from support.runs.job_monitor_runs import Fleet, TrainingPod
+
+PODS = 12
+
+
+@pytest.fixture(autouse=True)
+def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_monitor, "MIN_PODS", PODS)
+
+
+class SteadyFleet(Fleet):
+    """Its sidecars say so when nothing but time has passed."""
+
+    def poll(self, pod: TrainingPod) -> None:
+        uid = self.kube[pod.name].uid
+        view = self.watch.pods[uid]
+        if not pod.answers or view.snapshot is None or view.problem:
+            super().poll(pod)
+            return
+        snapshot = pod.snapshot(self.now)
+        is_steady = not snapshot.events and _states(snapshot) == _states(view.snapshot)
+        self.watch.polled(Polled(uid, self.now, snapshot, port=9401, is_steady=is_steady))
+
+
+def _states(snapshot: PodSnapshot) -> list[SignState]:
+    return [each.what.state for each in snapshot.signs if isinstance(each.what, Sign)]
+
+
+def trained(kind: type[Fleet], seconds: int = 60) -> Fleet:
+    return kind(PODS).run(seconds)
+
+
+def test_a_job_in_which_nothing_happens_is_evaluated_seldom() -> None:
+    fleet = trained(SteadyFleet)
+    before = fleet.watch.evaluations
+    fleet.run(60)
+    assert fleet.cause == "healthy"
+    assert fleet.watch.evaluations - before <= 24, "at the lines of its printer, and every 5 s"
+    assert fleet.watch.assessment is not None and fleet.watch.assessment.at == fleet.now
+
+
+def test_a_small_job_is_evaluated_each_second() -> None:
+    fleet = SteadyFleet(4).run(30)
+    before = fleet.watch.evaluations
+    fleet.run(30)
+    assert fleet.watch.evaluations - before == 30
+
+
+@pytest.mark.parametrize("fault", ["stop", "stall", "exit", "silence"])
+def test_a_fault_is_found_at_the_same_second_with_the_same_state(fault: str) -> None:
+    fleets = [trained(Fleet), trained(SteadyFleet)]
+    for fleet in fleets:
+        pod = fleet.pods[PODS // 2]
+        if fault in ("stop", "stall"):
+            for each in fleet.pods:
+                each.stalls_at = fleet.now
+        if fault == "stop":
+            pod.stops_at = fleet.now
+        elif fault == "exit":
+            pod.say(fleet.now, ProcessExit(1, None, None))
+        elif fault == "silence":
+            pod.answers = False
+        fleet.run(30)
+    one, two = fleets
+    assert one.causes == two.causes and (fault == "silence" or one.cause != "healthy")
+    assert one.findings == two.findings
+    ranks = [fleet.watch.engine.job.attempt.ranks for fleet in fleets]
+    assert ranks[0] == ranks[1]
+    signs = [fleet.watch.engine.job.attempt.signs for fleet in fleets]
+    assert signs[0] == signs[1] and len(signs[0]) == 2 * PODS
+    stopped = [each for each in signs[1].values() if each.sign.state is SignState.STOPPED]
+    assert len(stopped) == (fault == "stop")
