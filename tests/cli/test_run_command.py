@@ -19,6 +19,7 @@ import pytest
 
 from support.builders.attempt import contents
 from support.free_ports import free_port
+from support.hostile_requests import sweep
 from support.runs.live_runs import (
     PATIENCE,
     Finished,
@@ -254,6 +255,16 @@ def test_the_first_line_names_the_page_unless_it_is_turned_off(
         else:
             with urlopen(here, timeout=20) as answer:
                 assert b"<h1>r</h1>" in answer.read()
+
+
+def test_no_request_to_any_page_makes_it_fail_or_show_what_it_should_not(tmp_path: Path) -> None:
+    port = free_port()
+    line = command(tmp_path, "--port", str(port), then=trainer("--train-iters", "100000"))
+    with started(line, tmp_path) as running:
+        running.says("/metrics")
+        assert sweep(port) == []
+        assert running.process.poll() is None
+        assert b"Traceback" not in running.said.read_bytes()
 
 
 def test_a_command_that_is_not_there_is_reported_plainly(tmp_path: Path) -> None:

@@ -65,7 +65,10 @@ def events(running: Running, kind: str) -> list[dict[str, Any]]:
 
 
 def restarted(running: Running) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The first incident, and what was done about it."""
+    """The first incident, and what was done about it.
+
+    On a busy machine an incident may open before all ranks have been looked at; who is acted on is
+    named with the act."""
     done = until(lambda: events(running, "action"), seconds=2 * PATIENCE)
     return events(running, "incident")[0], done[0]
 
@@ -109,8 +112,8 @@ def test_a_stopped_rank_of_a_real_launcher_is_named_and_acted_on(tmp_path: Path,
     line = [*LAUNCHERS[name], str(HERE / "torch_trainer.py"), *flags]
     line = command(tmp_path, "--act", then=line)
     with started(line, tmp_path, without_rank(DS_ACCELERATOR="cpu")) as running:
-        incident, action = restarted(running)
-    assert incident["culprit"].startswith("rank 1")
+        _, action = restarted(running)
+    assert action["culprit"].startswith("rank 1")
     assert action["action"] == "restart"
 
 
@@ -119,8 +122,8 @@ def test_a_stopped_ray_actor_is_named_and_acted_on(tmp_path: Path) -> None:
     line = [sys.executable, str(HERE / "ray_trainer.py"), *flags]
     line = command(tmp_path, "--act", then=line)
     with started(line, tmp_path, without_rank(RAY_USAGE_STATS_ENABLED="0")) as running:
-        incident, action = restarted(running)
-    assert incident["culprit"].startswith("rank 1")
+        _, action = restarted(running)
+    assert action["culprit"].startswith("rank 1")
     assert action["action"] == "restart"
 
 

@@ -26,7 +26,7 @@ from support.runs.live_runs import (
     started,
     trainer,
 )
-from support.runs.wrapper_runs import is_alive
+from support.runs.wrapper_runs import descendants, is_alive
 from support.waiting import until
 
 pytestmark = pytest.mark.timeout(90)
@@ -111,6 +111,22 @@ def test_training_goes_on_when_the_wrapper_is_killed_and_its_end_is_seen(
         ended = running.ends()
     assert ended.code == code, ended.err.decode()
     assert any("mwatch-run is gone" in each["summary"] for each in ended.of("note"))
+
+
+def test_a_wrapper_that_is_killed_before_it_starts_the_command_is_started_again(
+    tmp_path: Path,
+) -> None:
+    """Held at its start by SIGSTOP: it has written nothing when it is killed."""
+    line = trainer("--train-iters", "5")
+    with started(command(tmp_path, then=line), tmp_path) as running:
+        wrapper = until(lambda: [each for each in descendants(running.process.pid)])[0]
+        os.kill(wrapper, signal.SIGSTOP)
+        assert running.attempt == {}
+        os.kill(wrapper, signal.SIGKILL)
+        ended = running.ends()
+    assert ended.code == 0, ended.err.decode()
+    assert any("before it started the command" in each["summary"] for each in ended.of("note"))
+    assert ended.attempt["exit"]["code"] == 0
 
 
 def test_an_interrupt_ends_a_training_that_has_lost_its_wrapper(tmp_path: Path) -> None:

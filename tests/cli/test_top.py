@@ -195,7 +195,8 @@ def silent_server() -> Iterator[int]:
 
 def test_a_cluster_that_does_not_answer_is_in_the_header_and_holds_up_no_key(runs: Path) -> None:
     async def use(pilot: Pilot[None]) -> None:
-        await until_shown(pilot, "namespace training: reading", "alpha")
+        await until_shown(pilot, "namespace training: reading")
+        await until_shown(pilot, "alpha")
         await pilot.press("s")
         await until_shown(pilot, "sorted by name")
         problem = await until_shown(pilot, "does not answer")
@@ -206,7 +207,7 @@ def test_a_cluster_that_does_not_answer_is_in_the_header_and_holds_up_no_key(run
 
     with silent_server() as port:
         link = Connection(f"http://127.0.0.1:{port}", urllib3.PoolManager(), lambda: None, "x")
-        access = Access(link, limits=CallLimits(call_seconds=0.7, tries=1))
+        access = Access(link, limits=CallLimits(call_seconds=4.0, tries=1))
         drive([ClusterJobs(access, "training"), LocalRuns(runs)], use, 160)
 
 

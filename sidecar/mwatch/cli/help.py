@@ -15,6 +15,9 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -34,7 +37,42 @@ RENAMED = {
 """Old flags by command, accepted until 0.3: a flag has one name in all commands."""
 
 
+class _PlainValues:
+    """Converts words to texts, paths and flags as Typer does, but without pydantic: importing that
+    takes longer than all the rest of reading the options."""
+
+    def __init__(self, kind: Callable[[Any], Any], *, is_list: bool = False) -> None:
+        self._kind = kind
+        self._is_list = is_list
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        return list(map(self._kind, value)) if self._is_list else self._kind(value)
+
+
+_PLAIN = {
+    bool: _PlainValues(bool),  # no variable sets a flag, so its value is none or a bool
+    str: _PlainValues(str),
+    Path: _PlainValues(Path),
+    list[str]: _PlainValues(str, is_list=True),
+    list[Path]: _PlainValues(Path, is_list=True),
+}
+
+
+def _read_plainly(parameters: list[Any]) -> list[Any]:
+    """Let Typer convert values of other types only; earlier releases do without pydantic."""
+    for each in parameters:
+        kind = getattr(getattr(each, "type_descriptor", None), "annotation", None)
+        if kind in _PLAIN:
+            each.get_runtime_param = partial(_PLAIN.get, kind)
+    return parameters
+
+
 class HelpCommand(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _read_plainly(super().get_params(ctx))
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         args = [_renamed(each, RENAMED.get(self.name or "", {})) for each in args]
         given = list(args)
@@ -71,6 +109,9 @@ class HelpCommand(TyperCommand):
 
 
 class HelpGroup(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _read_plainly(super().get_params(ctx))
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         widest = max(map(len, self.commands))

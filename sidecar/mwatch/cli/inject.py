@@ -105,7 +105,8 @@ def inject(
 
     Print the manifest with a wrapper, a sidecar and a shared volume added to every PyTorchJob,
     JobSet, TrainJob, Job and StatefulSet in it; other objects are unchanged. Injecting again
-    updates the manifest; 'mwatch uninject' restores the original.
+    updates the manifest; 'mwatch uninject' restores the original. The training image needs
+    /bin/sh; without Python 3.8 or newer in it the command runs unwatched.
 
     Example: mwatch inject -f job.yaml | kubectl apply -f -
     """

@@ -8,6 +8,7 @@ interrupted; see docs/exit-codes.md.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -38,26 +39,12 @@ from mwatch.cli.ui import ui
 from mwatch.errors import MwatchError
 from mwatch.kube.errors import KubeError
 
-app = typer.Typer(
-    name="mwatch",
-    cls=HelpGroup,
-    subcommand_metavar="COMMAND [ARGS]",
-    epilog="Run 'mwatch COMMAND --help' for the options and examples of a command.",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "This machine": (demo, run, ui),
     "Logs and recordings": (replay, report, parse, faults, runbook, checkpoints, rollback),
     "Cluster": (diagnose, status, top, pause, resume, restart, stop, mode),
     "Set-up": (doctor, plan, export, inject, uninject, sidecar, controller, completion),
 }
-for _group, _commands in GROUPS.items():
-    for _command in _commands:
-        app.command(cls=HelpCommand, rich_help_panel=_group)(_command)
 
 
 def _version(wanted: bool) -> None:
@@ -66,7 +53,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _root(
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
@@ -75,10 +61,42 @@ def _root(
     """Watch Megatron-LM training: find what is wrong, name the culprit, restart the job."""
 
 
+def program(only: str = "") -> typer.Typer:
+    """The program, or for a faster start that of one command."""
+    made = typer.Typer(
+        name="mwatch",
+        cls=HelpGroup,
+        subcommand_metavar="COMMAND [ARGS]",
+        epilog="Run 'mwatch COMMAND --help' for the options and examples of a command.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback()(_root)
+    for group, commands in GROUPS.items():
+        for command in commands:
+            if only in ("", command.__name__):
+                made.command(cls=HelpCommand, rich_help_panel=group)(command)
+    return made
+
+
+app = program()
+
+
+def _named() -> typer.Typer:
+    """The program of the command that the user named; of all commands to list, suggest or complete
+    them."""
+    word = "".join(sys.argv[1:2])
+    names = {command.__name__ for commands in GROUPS.values() for command in commands}
+    return program(word) if word in names and VARIABLE not in os.environ else app
+
+
 def main() -> None:
     answer_shell()
     try:
-        sys.exit(app(standalone_mode=False, complete_var=VARIABLE))
+        sys.exit(_named()(standalone_mode=False, complete_var=VARIABLE))
     except typer.Abort:
         sys.exit(1)
     except TyperException as error:
@@ -87,8 +105,8 @@ def main() -> None:
     except MwatchError as error:
         print(f"mwatch: {error}", file=sys.stderr)
         sys.exit(UNREACHABLE if isinstance(error, KubeError) else 2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    except KeyboardInterrupt as interrupted:
+        sys.exit(getattr(interrupted, "exit_code", 130))
     except BrokenPipeError:
         ignore_closed_pipe()
         sys.exit(0)

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
@@ -203,12 +204,17 @@ def restart(
 
 _PODS_ASKED = 8
 Yes = Annotated[bool, flag("--yes", "Do not ask first.")]
+Runs = Annotated[Path, option("DIR", "Read the folders of runs here.")]
+JobOrRun = Annotated[
+    str, argument("JOB|RUN", "Name the job, or KIND/NAME; or a run of 'mwatch run', or its folder.")
+]
 
 
 def stop(
-    job: Job,
+    job: JobOrRun,
     *,
     yes: Yes = False,
+    runs: Runs = Path("runs"),
     reason: Reason = "",
     namespace: options.Namespace = None,
     kubeconfig: options.Kubeconfig = None,
@@ -222,13 +228,20 @@ def stop(
     command asks first, follows the pods until they have ended, and reports the last checkpoint.
     No controller restarts a job that was stopped.
 
-    Exit codes: 0 stopped; 1 refused, not confirmed, or some pods still run; 2 bad usage or no such
-    job; 3 the cluster is unreachable.
+    A run of 'mwatch run' on this machine is ended with its trainer, also one whose 'mwatch run'
+    was killed. With -n, --context or --kubeconfig every name is a job.
+
+    Exit codes: 0 stopped; 1 refused, not confirmed, or some of it still runs; 2 bad usage or no
+    such job; 3 the cluster is unreachable.
 
     Example: mwatch stop gpt -n training --reason 'new data'
     """
     if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise InputError("stop asks before it acts, and there is no terminal: add --yes")
+    from mwatch.run.ui import is_run
+
+    if not any((namespace, kubeconfig, context)) and any(map(is_run, (Path(job), runs / job))):
+        _stop_run(Path(job), runs, reason, yes=yes, as_json=as_json)
 
     def work(overrides: JobOverrides) -> CommandResult:
         from mwatch.diagnose.checkpoints import checkpoints_of
@@ -245,6 +258,25 @@ def stop(
         return manual.run(plan, reason, lambda text: print(text, file=sys.stderr, flush=True))
 
     carry_out((namespace, kubeconfig, context), work, as_json=as_json)
+
+
+def _stop_run(run: Path, runs: Path, reason: str, *, yes: bool, as_json: bool) -> NoReturn:
+    from mwatch.run import unattended
+    from mwatch.run.ui import folder_of
+
+    folder = folder_of(run, runs)
+    found = unattended.find_just_started(folder)
+    if not yes:
+        _confirm([f"run {folder.path} on this machine" if found is None else found.text])
+    text, is_ended = unattended.end(
+        folder, reason or "mwatch stop", lambda line: print(line, file=sys.stderr, flush=True)
+    )
+    if as_json:
+        body = {"version": 1, "command": "stop", "run": folder.name, "text": text, "notes": []}
+        write_json("change", body)
+    else:
+        write(text)
+    raise typer.Exit(0 if is_ended else 1)
 
 
 def _confirm(lines: list[str]) -> None:

@@ -66,6 +66,10 @@ Otlp = Annotated[
         show_envvar=False,
     ),
 ]
+Adopt = Annotated[
+    Path | None,
+    option("RUN", "Watch this run (its folder or name), whose 'mwatch run' was killed; no CMD."),
+]
 NoPage = Annotated[bool, flag("--no-page", "Serve /metrics without the page of the run.")]
 NoProbe = Annotated[bool, flag("--no-probe", "Do not start the probe inside the trainer.")]
 
@@ -88,6 +92,7 @@ def run(
     otlp_endpoint: Otlp = None,
     tensorboard_notes: TensorboardNotes = None,
     notify: Notify = None,
+    adopt: Adopt = None,
 ) -> None:
     """Run a training command under watch; with --act, restart it on failure.
 
@@ -98,9 +103,15 @@ def run(
 
     Example: mwatch run -- torchrun --nproc-per-node 8 pretrain_gpt.py --save ckpt
 
+    If mwatch is killed, the training goes on: --adopt watches it again, 'mwatch stop' ends it.
+
     Example: mwatch run --act --name gpt -- bash train.sh
+
+    Example: mwatch run --adopt runs/gpt
     """
-    if not command:
+    if adopt is not None and (command or name or checkpoints):
+        raise typer.BadParameter("an adopted run has its command, name and checkpoints already")
+    if adopt is None and not command:
         raise typer.BadParameter("give the training command after --", param_hint="CMD")
     from mwatch.run import assemble as app
     from mwatch.run.process import TrainerOutput
@@ -109,13 +120,18 @@ def run(
     on_terminal = not (plain or as_json) and is_screen(*streams)
     output = TrainerOutput.VIEW if on_terminal else TrainerOutput.DIRECT
     request = app.RunRequest(
-        argv=command, is_act=act, policy=policy, name=name, parent=runs, save=checkpoints,
+        argv=command or (), is_act=act, policy=policy, name=name, parent=runs, save=checkpoints,
         port=port or None, grace_seconds=grace, has_probe=not no_probe,
         has_page=not no_page,
         output=TrainerOutput.LOG_ONLY if quiet else output,
         otlp_endpoint=otlp_endpoint or None, tensorboard_notes=tensorboard_notes,
         notify=notify_urls(notify),
     )  # fmt: skip
+    if adopt is not None:
+        from mwatch.run.ui import folder_of
+
+        request = app.adopt(request, folder_of(adopt, runs))
+        act = request.is_act
     view = partial(view_of, is_act=act, on_terminal=on_terminal, as_json=as_json, is_quiet=quiet)
     raise typer.Exit(app.run(request, view).exit_code)
 

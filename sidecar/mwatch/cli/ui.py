@@ -65,12 +65,16 @@ def ui(
 
     Example: mwatch ui megatron-training -n training
     """
-    from mwatch.run.ui import is_run, pages_of
+    from mwatch.run.ui import is_run, pages_of, unattended
 
     where = (namespace, kubeconfig, context)
     is_here = not any(where) and (name is None or is_run(runs / name) or not is_job(name))
     if is_here:
-        _serve(pages_of(None if name is None else Path(name), runs), "/", port, no_browser)
+        run = None if name is None else Path(name)
+        pages = pages_of(run, runs)
+        for each in unattended(run, runs):
+            typer.echo(f"mwatch: {each.text}; {each.fix}", err=True)
+        _serve(pages, "/", port, no_browser)
         return
     with _pages_of_cluster(name or "", where) as (pages, path):
         _serve(pages, path, port, no_browser)

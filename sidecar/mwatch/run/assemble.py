@@ -12,9 +12,9 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,17 +22,27 @@ from mwatch.config import catalogue
 from mwatch.config.loader import load_policy
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.engine.incidents import Incident
+from mwatch.errors import InputError
 from mwatch.model.decision import Decision
 from mwatch.model.observation import HERE, Observed
 from mwatch.model.settings import Settings
 from mwatch.model.snapshot.snapshot import Snapshot
 from mwatch.report import story_json
+from mwatch.report.history import joined
 from mwatch.report.model import EvidenceFile
 from mwatch.report.recorder import ReportRecorder
+from mwatch.report.run_report import RunReport
 from mwatch.run import folder as run_folder
 from mwatch.run.folder import RunFolder
 from mwatch.run.process import TrainerOutput
 from mwatch.run.supervisor import LocalRun, SupervisedCommand
+from mwatch.run.unattended import (
+    UnattendedRun,
+    call_of,
+    find_just_started,
+    unattended_runs,
+    watching,
+)
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
 from mwatch.watch.collector import PodSources, VolumeCollector
@@ -40,6 +50,7 @@ from mwatch.watch.incidents import EvidenceExtras
 from mwatch.watch.metrics import Exporters, NotifyTarget, RunMetrics, serve
 from mwatch.watch.page import LivePage
 from mwatch.watch.watcher import RunEnd, RunObserver, RunRecorder, RunWatcher, SafeObserver
+from mwatch_trainer import contract
 from mwatch_trainer.scrub.known_good import scrubbed
 from mwatch_trainer.scrub.scrubber import Scrubber
 
@@ -57,8 +68,11 @@ class RunRecord(RunRecorder):
         *,
         is_act: bool,
         page: LivePage | None = None,
+        past: RunReport | None = None,
     ) -> None:
+        """`past`: what an earlier watcher of the same run has recorded."""
         super().__init__(engine)
+        self._past = past
         self._folder = folder
         self._clock = clock
         self._is_act = is_act
@@ -83,7 +97,7 @@ class RunRecord(RunRecorder):
             self._written_at = now
             self._write(is_over=False)
         if self._page is not None:
-            self._page.update(lambda: self._recorder.report(now))
+            self._page.update(lambda: self._report(now))
 
     def enacted(self, decision: Decision, at: float) -> None:
         self._recorder.enacted(decision, at)
@@ -103,8 +117,13 @@ class RunRecord(RunRecorder):
         self._write(is_over=True, is_interrupted=is_interrupted)
         if self._page is not None:
             now = self._clock.now()
-            report = self._recorder.report(now, is_over=True, is_interrupted=is_interrupted)
-            self._page.finish(report)
+            self._page.finish(self._report(now, is_over=True, is_interrupted=is_interrupted))
+
+    def _report(
+        self, now: float, *, is_over: bool = False, is_interrupted: bool = False
+    ) -> RunReport:
+        report = self._recorder.report(now, is_over=is_over, is_interrupted=is_interrupted)
+        return joined(self._past, report)
 
     def problems(self) -> list[str]:
         return super().problems() + ([] if self._problem is None else [self._problem])
@@ -112,7 +131,7 @@ class RunRecord(RunRecorder):
     def _write(self, *, is_over: bool, is_interrupted: bool = False) -> None:
         try:
             now = self._clock.now()
-            report = self._recorder.report(now, is_over=is_over, is_interrupted=is_interrupted)
+            report = self._report(now, is_over=is_over, is_interrupted=is_interrupted)
             story_json.write(report, self._folder.story)
         except OSError as error:
             self._problem = f"cannot write {self._folder.story}: {error.strerror or error}"
@@ -150,6 +169,10 @@ class RunRequest:
     parent: Path = Path("runs")
     folder: RunFolder | None = None
     """An existing folder; replaces `name` and `parent`."""
+    adopted: UnattendedRun | None = None
+    """A run that goes on without its `mwatch run`; it has a folder."""
+    environ: Mapping[str, str] | None = field(default=None, repr=False)
+    working_folder: str | None = None
     save: Path | None = None
     port: int | None = 9401
     """For /metrics and the page; None: not served."""
@@ -168,6 +191,7 @@ def run(request: RunRequest, make_view: MakeView) -> RunEnd:
     settings = load_policy(request.policy) if request.policy else request.settings or Settings()
     known, grammar = catalogue.with_grammar()
     clock = Clock()
+    others = [] if request.folder else _unattended(request)
     folder = request.folder or run_folder.make(
         request.parent, request.name, request.argv, clock.now()
     )
@@ -196,10 +220,18 @@ def run(request: RunRequest, make_view: MakeView) -> RunEnd:
             notify=_notify(request, folder, metrics),
         )
         stack.callback(out.close)
-        record = RunRecord(folder, request.argv, engine, clock, is_act=is_act, page=page)
+        stack.enter_context(watching(folder, request.grace_seconds, clock.now()))
+        record = RunRecord(
+            folder, request.argv, engine, clock, is_act=is_act, page=page, past=_past(request)
+        )
         view = SafeObserver(make_view(_shown(metrics, folder, has_page=request.has_page)))
         if metrics.problem is not None:
             view.noted(metrics.problem)
+        if request.adopted is not None:
+            log = os.path.relpath(folder.log)
+            view.noted(f"adopted: {request.adopted.text}; what it prints now is in {log}")
+        for each in others:
+            view.noted(f"{each.text}; {each.fix}")
 
         def note(text: str) -> None:
             view.noted(text)
@@ -210,6 +242,43 @@ def run(request: RunRequest, make_view: MakeView) -> RunEnd:
             is_act=is_act, extra=EvidenceExtras(live), out=out,
         )  # fmt: skip
         return LocalRun(_command(request, folder), watch, view, faults).run()
+
+
+def adopt(request: RunRequest, folder: RunFolder) -> RunRequest:
+    """The request to watch a run that goes on without its `mwatch run`; InputError: none does."""
+    found = find_just_started(folder)
+    if found is None:
+        raise InputError(f"{folder.path}: nothing of it runs that could be adopted")
+    call = call_of(found)
+    options = call.options
+    if request.is_act and options.mode != contract.ACT:
+        raise InputError(f"run {folder.name} was started without --act: adopt it without, too")
+    grace = options.grace_seconds
+    return replace(
+        request, argv=options.command, is_act=options.mode == contract.ACT, folder=folder,
+        save=None if options.checkpoints is None else Path(options.checkpoints),
+        grace_seconds=request.grace_seconds if grace is None else grace,
+        has_probe=options.with_probe, adopted=found, environ=call.environ,
+        working_folder=call.folder,
+    )  # fmt: skip
+
+
+def _unattended(request: RunRequest) -> list[UnattendedRun]:
+    """Other runs that go on unwatched; InputError if one has the name of the new one."""
+    found = unattended_runs(request.parent)
+    for each in found:
+        if each.folder.name == request.name:
+            raise InputError(f"{each.text}; {each.fix}; or give another --name")
+    return found
+
+
+def _past(request: RunRequest) -> RunReport | None:
+    if request.adopted is None:
+        return None
+    try:
+        return story_json.read(request.adopted.folder.story)
+    except (InputError, OSError):
+        return None
 
 
 def _shown(metrics: RunMetrics, folder: RunFolder, *, has_page: bool) -> ShownRun:
@@ -255,4 +324,7 @@ def _command(request: RunRequest, folder: RunFolder) -> SupervisedCommand:
         grace_seconds=request.grace_seconds,
         wrapper_options=options,
         output=request.output,
+        adopted=request.adopted,
+        environ=request.environ,
+        working_folder=request.working_folder,
     )

@@ -46,7 +46,7 @@ def make(parent: Path, name: str | None, argv: Sequence[str], now: float) -> Run
                 folder.mkdir()
             except FileExistsError:
                 continue
-            (folder / "volume").mkdir()
+            (folder / "volume").mkdir(mode=0o700)  # environment and stacks of the processes
             return RunFolder(folder.resolve())
     except OSError as error:
         fix = "name another folder with --runs"

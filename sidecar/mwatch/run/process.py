@@ -22,16 +22,17 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from mwatch.errors import InputError
 from mwatch.model.observation import ProcessExit
 from mwatch_trainer import contract
 from mwatch_trainer.control.client import ask
+from mwatch_trainer.processes import proc
 
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_ENVIRON = 1 << 20
@@ -50,7 +51,7 @@ def pids_of(volume: Path) -> list[int]:
         every = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     except OSError:
         return []
-    return [pid for pid in every if pid != os.getpid() and _belongs(pid, volume)]
+    return [pid for pid in every if pid != os.getpid() and belongs(pid, volume)]
 
 
 def kill(volume: Path) -> None:
@@ -76,7 +77,7 @@ class Orphan:
         try:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
-            return None if _belongs(self.pid, self._volume) else unknown
+            return None if belongs(self.pid, self._volume) else unknown
         if not ended:
             return None
         code = os.waitstatus_to_exitcode(status)
@@ -87,8 +88,15 @@ class Orphan:
             os.kill(self.pid, signal.SIGTERM)
 
 
-def _belongs(pid: int, volume: Path) -> bool:
-    """False for a zombie, which has no environment."""
+def _adopted_command(volume: Path) -> int | None:
+    """The command of a wrapper that was killed before it wrote its id: now a child of ours."""
+    found = (proc.read(pid) for pid in pids_of(volume))
+    mine = (each.pid for each in found if each is not None and each.ppid == os.getpid())
+    return next(mine, None)
+
+
+def belongs(pid: int, volume: Path) -> bool:
+    """Whether it is a process of the training that uses this volume; False for a zombie."""
     wanted = f"{contract.DIR_VARIABLE}={volume}".encode()
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -104,8 +112,19 @@ _LOOK_SECONDS = 0.05
 _MODE_VARIABLE = "MWATCH_MODE"
 
 
+class StartedProcess(Protocol):
+    """`subprocess.Popen`, or a process that another `mwatch run` has started."""
+
+    @property
+    def pid(self) -> int: ...
+    @property
+    def stdout(self) -> IO[bytes] | None: ...
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float) -> int: ...
+
+
 class WrapperProcess:
-    def __init__(self, process: subprocess.Popen[bytes], volume: Path) -> None:
+    def __init__(self, process: StartedProcess, volume: Path) -> None:
         self._process = process
         self._volume = volume
         self._code: int | None = None
@@ -113,6 +132,8 @@ class WrapperProcess:
         self._is_stopping = False
         self._is_lost = False
         """The wrapper ended without writing how the command ended."""
+        self.is_unstarted = False
+        """The wrapper was killed before it had started the command, as far as can be seen."""
 
     @property
     def output(self) -> IO[bytes] | None:
@@ -151,8 +172,9 @@ class WrapperProcess:
             if is_own and known.get("exit"):
                 return own
             self._is_lost = True
-            pid = known.get("pid") if is_own else None
+            pid = known.get("pid") if is_own else _adopted_command(self._volume)
             self._orphan = Orphan(pid, self._volume) if isinstance(pid, int) else None
+            self.is_unstarted = not is_own and self._orphan is None
         return own if self._orphan is None else self._orphan.exit_code(own)
 
     def wait(self, seconds: float) -> None:
@@ -197,6 +219,14 @@ class WrapperProcess:
                 with suppress(subprocess.TimeoutExpired):
                     self._process.wait(_KILL_SECONDS)
         kill(self._volume)
+
+    def stop_without_disk(self, grace_seconds: float) -> None:
+        """As `stop`, but without its socket and files: their disk does not answer."""
+        self._is_stopping = True
+        self._signal(signal.SIGTERM)
+        self.wait(grace_seconds + _AFTER_GRACE_SECONDS)
+        kill(self._volume)
+        self._signal(signal.SIGKILL)
 
     def clear(self) -> list[int]:
         """Kill what the attempt left behind; return the pids that do not end."""
@@ -247,7 +277,10 @@ def start(
     is_act: bool,
     options: Sequence[str],
     output: TrainerOutput = TrainerOutput.DIRECT,
+    environ: Mapping[str, str] | None = None,
+    folder: str | None = None,
 ) -> WrapperProcess:
+    """`environ` and `folder`: by default those of this process."""
     adopt()
     mode = contract.ACT if is_act else contract.OBSERVE
     flags = ["--act"] if is_act else []
@@ -256,7 +289,8 @@ def start(
     try:
         process = subprocess.Popen(
             [*command, "--", *argv],
-            env={**os.environ, _MODE_VARIABLE: mode},  # overrides the user's
+            env={**(environ or os.environ), _MODE_VARIABLE: mode},  # overrides the user's
+            cwd=folder,
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,

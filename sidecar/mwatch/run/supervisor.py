@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,9 +37,10 @@ from mwatch.model.timeline import Rollback
 from mwatch.run import process
 from mwatch.run.folder import RunFolder
 from mwatch.run.process import OutputBuffer, TrainerOutput
+from mwatch.run.unattended import UnattendedRun, adopt_wrapper
 from mwatch.runtime.clock import Clock
 from mwatch.runtime.self_monitoring import InternalErrors
-from mwatch.runtime.shutdown import Interrupted, Interrupts, interrupts
+from mwatch.runtime.shutdown import BlockedMainThread, Interrupted, Interrupts, interrupts
 from mwatch.watch.watcher import RunEnd, RunObserver, RunWatcher
 from mwatch_trainer import contract
 
@@ -163,6 +164,10 @@ class SupervisedCommand:
     """For a last checkpoint after Ctrl-C."""
     wrapper_options: Sequence[str] = ()
     output: TrainerOutput = TrainerOutput.DIRECT
+    adopted: UnattendedRun | None = None
+    """It runs already; only later attempts are started here."""
+    environ: Mapping[str, str] | None = None
+    working_folder: str | None = None
 
 
 @dataclass(slots=True)
@@ -198,11 +203,14 @@ class LocalRun:
         self._hold_until = 0.0
         self._decided: Decision | None = None
         self._tries = 0
+        self._unstarted = 0
 
     def run(self) -> RunEnd:
         """Run until the command has ended for good or is interrupted."""
-        with interrupts() as self._interrupts:
+        blocked = BlockedMainThread(self._report_blocked, self._end_blocked)
+        with interrupts() as self._interrupts, blocked.watched():
             try:
+                self._interrupts.begin()
                 ended = self._run()
             except Interrupted as interrupted:
                 ended = RunEnd(interrupted.exit_code, "interrupted", False, True)
@@ -216,7 +224,10 @@ class LocalRun:
         with self._faults.guard():
             self._watch.begin()
         try:
-            self._start()
+            if self._command.adopted is not None:
+                self._wrapper = adopt_wrapper(self._command.adopted)
+            else:
+                self._start()
         except InputError as error:
             return RunEnd(_USAGE, str(error), False)
         ended = None
@@ -252,6 +263,8 @@ class LocalRun:
                 is_act=command.is_act,
                 options=command.wrapper_options,
                 output=command.output,
+                environ=command.environ,
+                folder=command.working_folder,
             )
             if self._wrapper.output is not None:
                 self._output = OutputBuffer(self._wrapper.output)
@@ -333,7 +346,7 @@ class LocalRun:
         if self._stopped_by is not None:
             return stopped(self._stopped_by)
         code_now = self._exit_code()
-        if code_now is None or self._restart is not None:
+        if code_now is None or self._restart is not None or self._starts_once_more():
             return None
         now = self._watch.clock.now()
         if self._gone_at is None:
@@ -352,6 +365,18 @@ class LocalRun:
                 return None  # the action is not due yet
             self._carry_out(decision, None)
         return outcome(code_now, self._watch.engine.job, assessment, wrapper_end)
+
+    def _starts_once_more(self) -> bool:
+        """Start again if the wrapper was killed before it had started the command."""
+        wrapper = self._wrapper
+        if wrapper is None or not wrapper.is_unstarted or self._unstarted >= _MOST_TRIES:
+            return False
+        self._unstarted += 1
+        wrapper.clear()
+        self._view.noted("mwatch-run was killed before it started the command: starting it again")
+        with suppress(InputError):  # the next round tries again
+            self._start()
+        return True
 
     def _try_again(self) -> bool:
         """Repeat the orders a few times: the wrapper did not see them, because storage lags."""
@@ -390,6 +415,16 @@ class LocalRun:
         except Interrupted:
             self._interrupts.ignore()
 
+    def _report_blocked(self) -> None:
+        _say("the disk of the run folder does not answer: training goes on and is not watched")
+
+    def _end_blocked(self, number: int) -> None:
+        """A person wants the run to end, and the main thread cannot be reached."""
+        if self._wrapper is not None:
+            self._wrapper.stop_without_disk(self._command.grace_seconds)
+        _say("interrupted; the disk of the run folder does not answer: nothing more was recorded")
+        os._exit(128 + number)
+
     def _show_output(self) -> None:
         if self._output is not None:
             self._view.printed(self._output.take())
@@ -408,3 +443,9 @@ class LocalRun:
             self._interrupts.ignore()
             with self._faults.guard():
                 self._watch.end(ended, is_hurried=True)
+
+
+def _say(text: str) -> None:
+    """Without the view, which the main thread may hold."""
+    with suppress(OSError):
+        os.write(2, f"mwatch: {text}\n".encode())

@@ -24,6 +24,7 @@ from mwatch.report import story_json
 from mwatch.report.html import live
 from mwatch.report.run_report import RunReport
 from mwatch.run.folder import RunFolder
+from mwatch.run.unattended import UnattendedRun, find, unattended_runs
 from mwatch.watch.page import LivePage, foreign, html_page
 
 MAX_RUNS = 100
@@ -53,7 +54,9 @@ class StoredRun:
         with self._lock:
             if self._known is None or self._known[0] != state:
                 self._known = state, story_json.read(self.folder.story)
-            return self._known[1].seen_at(self._now())
+            report = self._known[1]
+        left = None if report.is_over else find(self.folder)
+        return report.seen_at(self._now(), None if left is None else left.text)
 
     @property
     def written_at(self) -> float:
@@ -66,7 +69,9 @@ class StoredRun:
 
     def _commands(self) -> list[tuple[str, str]]:
         place = shlex.quote(os.path.relpath(self.folder.path))
+        left = find(self.folder)
         return [
+            *([] if left is None else left.commands),
             ("Show the verdict and its evidence", f"mwatch diagnose {place}"),
             ("Make one file of this page, to forward", f"mwatch report {place}"),
         ]
@@ -146,6 +151,23 @@ def address_of(name: str) -> str:
     return f"-{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:24]}"
 
 
+def unattended(run: Path | None, parent: Path) -> list[UnattendedRun]:
+    """The runs to be shown that go on without their `mwatch run`."""
+    if run is None:
+        return unattended_runs(parent)
+    found = (find(RunFolder(each.resolve())) for each in (run, parent / run) if is_run(each))
+    return [each for each in found if each is not None][:1]
+
+
+def folder_of(run: Path, parent: Path) -> RunFolder:
+    """The folder of a run, given as a path or a name; InputError: no run."""
+    for folder in (run, parent / run):
+        if is_run(folder):
+            return RunFolder(folder.resolve())
+    what = "is not the folder of a run" if run.is_dir() else "does not exist"
+    raise InputError(f"{run} {what}; name one that 'mwatch run' has made, such as {parent}/NAME")
+
+
 def pages_of(run: Path | None, parent: Path) -> Pages:
     """The pages of one run, by folder or name, or of all runs in `parent`; InputError: no run."""
     if run is None:
@@ -153,11 +175,7 @@ def pages_of(run: Path | None, parent: Path) -> Pages:
             fix = "name the folder of a run, start one with 'mwatch run', or give -n for a cluster"
             raise InputError(f"there is no folder {parent} here; {fix}")
         return StoredRuns(parent).pages()
-    for folder in (run, parent / run):
-        if is_run(folder):
-            return StoredRun(RunFolder(folder.resolve())).page.pages()
-    what = "is not the folder of a run" if run.is_dir() else "does not exist"
-    raise InputError(f"{run} {what}; name one that 'mwatch run' has made, such as {parent}/NAME")
+    return StoredRun(folder_of(run, parent)).page.pages()
 
 
 def serve(pages: Pages, port: int) -> Server:

@@ -86,14 +86,16 @@ class RunLines:
 
     def acted(self, decision: Decision, is_real: bool, evidence: str | None) -> None:
         would = "" if is_real else "would "
+        culprit = culprit_text(decision.finding.culprit) if decision.finding else None
         because = _without_number(decision.resume_reason, decision.resume_from)
         why = f" ({because})" if because else ""
         saved = f"; evidence in {evidence}" if evidence else ""
         self._print(
             f"{would}{action_text(decision)}{why}: {decision.reason}{saved}",
             event="action", attempt=decision.attempt, action=decision.action.value,
-            is_done=is_real, cause=decision.cause.value, resume_from=decision.resume_from,
-            reason=decision.reason, resume_reason=decision.resume_reason, evidence=evidence,
+            is_done=is_real, cause=decision.cause.value, culprit=culprit,
+            resume_from=decision.resume_from, reason=decision.reason,
+            resume_reason=decision.resume_reason, evidence=evidence,
         )  # fmt: skip
 
     def noted(self, text: str) -> None:
