@@ -34,7 +34,7 @@ def test_tests_without_a_node_begin_after_kubernetes_and_nothing_is_built_twice(
              for part, new in programs.stages(needs_of(OF_ALL_TESTS))]  # fmt: skip
     assert found == [
         (WITHOUT_NODE, ["Kubernetes"]),
-        (TRAINS, [NEW, OLD, "JobSet"]),
+        (TRAINS, [NEW, OLD, "JobSet", "the image"]),
         (WITH_NODE, ["Kueue"]),
     ]
 
@@ -43,8 +43,8 @@ def test_tests_without_a_node_begin_after_kubernetes_and_nothing_is_built_twice(
     ("fixtures", "built"),
     [
         ({"tmp_path"}, ["Kubernetes"]),
-        ({"cluster"}, ["Kubernetes", NEW]),
-        ({"cluster", "queues"}, ["Kubernetes", NEW, "Kueue"]),
+        ({"cluster"}, ["Kubernetes", NEW, "the image"]),
+        ({"cluster", "queues"}, ["Kubernetes", NEW, "Kueue", "the image"]),
     ],
     ids=["an API server", "pods", "queues"],
 )
@@ -56,14 +56,15 @@ def test_who_waits_reads_for_how_long(empty_cache: Path) -> None:
     lines = programs.expected(needs_of(OF_ALL_TESTS))
     once = "minutes on two cores, once"
     assert lines == [
-        f"building Kubernetes from Go modules: about 9 {once}",
+        f"building Kubernetes: about 9 {once}",
         "the tests `not node` begin after about 9 minutes",
-        f"building {NEW} from Go modules: about 2 {once}",
-        f"building {OLD} from Go modules: about 2 {once}",
-        f"building JobSet from Go modules: about 2 {once}",
-        "the tests `trains` begin after about 15 minutes",
-        f"building Kueue from Go modules: about 3 {once}",
-        "the tests `node and not trains` begin after about 18 minutes",
+        f"building {NEW}: about 2 {once}",
+        f"building {OLD}: about 2 {once}",
+        f"building JobSet: about 2 {once}",
+        f"building the image: about 2 {once}",
+        "the tests `trains` begin after about 17 minutes",
+        f"building Kueue: about 3 {once}",
+        "the tests `node and not trains` begin after about 20 minutes",
     ]
 
 
@@ -78,8 +79,9 @@ def test_what_is_built_is_not_announced(empty_cache: Path) -> None:
 def test_what_is_in_the_cache_is_what_would_be_built(
     empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for each in programs.all_programs():
-        (empty_cache / each.folder).mkdir(parents=True)
+    helm = f"helm-{binaries.kubernetes_key()}"
+    for folder in (helm, *(each.folder for each in programs.all_programs())):
+        (empty_cache / folder).mkdir(parents=True)
     monkeypatch.setattr(binaries, "_go", lambda *_: pytest.fail("it is there already"))
     for each in programs.all_programs():
         each.build()

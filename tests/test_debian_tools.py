@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Debian tools are fetched whole, once, and a missing one names its fix.
 
-All but the last test hand over a stand-in for the commands; the last one runs the real mtail.
+All but the last two tests hand over a stand-in for the commands; those run the real programs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from support.debian_tools import (
     run_command,
     user_cache,
 )
+from support.debian_tree import with_libraries
 
 
 class FakeApt:
@@ -155,3 +156,20 @@ def test_the_real_mtail_runs() -> None:
     done = subprocess.run([mtail, "--version"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
     assert "mtail" in done.stdout + done.stderr
+
+
+@pytest.mark.skipif(
+    shutil.which("apt-get") is None and shutil.which("patchelf") is None,
+    reason="this machine has neither apt-get nor patchelf",
+)
+@pytest.mark.timeout(900, func_only=False)
+def test_an_unpacked_program_finds_its_libraries_without_a_variable(tmp_path: Path) -> None:
+    program = shutil.which("ls")
+    assert program is not None
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libown.so").touch()
+    copy = with_libraries(Path(program), tmp_path)
+    assert copy == with_libraries(Path("/none/ls"), tmp_path), "once"
+    assert str(tmp_path / "lib").encode() in copy.read_bytes()
+    done = subprocess.run([copy, tmp_path / "lib"], capture_output=True, timeout=60, env={})
+    assert (done.returncode, done.stdout) == (0, b"libown.so\n")

@@ -23,6 +23,7 @@ from typing import IO
 from cluster import given, programs
 from cluster.missing import missing
 from cluster.programs import Program
+from release.image import ImageError
 from support.debian_tools import ToolMissing
 
 _NOTHING_COLLECTED = 5
@@ -67,10 +68,10 @@ def _side_by_side(words: Sequence[str], needs: Mapping[str, Sequence[Program]]) 
             for part, unbuilt in programs.stages(needs):
                 programs.build(unbuilt)
                 parts.append(_tested([*words, "-m", part], kept.get(part)))
-        except (ToolMissing, KeyboardInterrupt) as error:
+        except (ToolMissing, ImageError, KeyboardInterrupt) as error:
             _terminate(parts)
             print(f"mwatch: {error or 'interrupted'}", file=sys.stderr)
-            codes.append(1 if isinstance(error, ToolMissing) else _INTERRUPTED)
+            codes.append(_INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
         codes += [_ended(each) for each in parts]
         for part, output in kept.items():
             output.seek(0)

@@ -52,8 +52,17 @@ class GoMissing(RuntimeError):
 
 
 def kubernetes() -> Path:
-    """Folder with every component of Kubernetes, kubectl, CoreDNS and helm."""
-    return _built("kubernetes", kubernetes_key(), _build_kubernetes)
+    """Folder with every component of Kubernetes, kubectl and CoreDNS."""
+    return built("kubernetes", kubernetes_key(), _build_kubernetes)
+
+
+def helm() -> Path:
+    """Alone, as the tests of the charts need nothing else of a cluster."""
+
+    def build(folder: Path) -> None:
+        _build_of_source(folder, "helm.sh/helm/v3/cmd/helm")
+
+    return built("helm", kubernetes_key(), build) / "helm"
 
 
 def training_operator(version: str = OPERATOR) -> Path:
@@ -63,7 +72,7 @@ def training_operator(version: str = OPERATOR) -> Path:
     def build(folder: Path) -> None:
         _go(["install", "-trimpath", "-ldflags", "-s -w", f"{package}@v{version}"], folder, folder)
 
-    folder = _built("training-operator", version, build)
+    folder = built("training-operator", version, build)
     return folder / "training-operator.v1"
 
 
@@ -83,7 +92,7 @@ def program_of(name: str, module: str, version: str, package: str) -> Path:
             words = ["build", "-trimpath", "-ldflags", "-s -w", "-o", str(folder / name)]
             _go([*words, package], folder, source)
 
-    return _built(name, version, build) / name
+    return built(name, version, build) / name
 
 
 def fetch_modules() -> None:
@@ -115,6 +124,12 @@ def kubernetes_key() -> str:
 
 
 def _build_kubernetes(folder: Path) -> None:
+    _build_of_source(folder, ".")
+    for name in _COMPONENTS:
+        (folder / name).symlink_to("kube")
+
+
+def _build_of_source(folder: Path, package: str) -> None:
     major, minor, _ = VERSION.split(".")
     stamp = "k8s.io/component-base/version"
     named = {"gitVersion": f"v{VERSION}", "gitMajor": major, "gitMinor": minor}
@@ -123,14 +138,8 @@ def _build_kubernetes(folder: Path) -> None:
         source = Path(work) / "kube"
         shutil.copytree(_SOURCE, source)
         _go(["mod", "tidy"], folder, source)
-        packages = [".", "helm.sh/helm/v3/cmd/helm"]
-        _go(
-            ["build", "-trimpath", "-ldflags", f"-s -w {flags}", "-o", f"{folder}/", *packages],
-            folder,
-            source,
-        )
-    for name in _COMPONENTS:
-        (folder / name).symlink_to("kube")
+        words = ["build", "-trimpath", "-ldflags", f"-s -w {flags}", "-o", f"{folder}/"]
+        _go([*words, package], folder, source)
 
 
 def home() -> Path:
@@ -138,7 +147,7 @@ def home() -> Path:
     return user_cache().parent / "cluster"
 
 
-def _built(what: str, key: str, build: Callable[[Path], None]) -> Path:
+def built(what: str, key: str, build: Callable[[Path], None], how: str = "from Go modules") -> Path:
     """Built aside, then renamed: the folder is whole or not there."""
     folder = home() / f"{what}-{key}"
     if folder.is_dir():
@@ -146,7 +155,7 @@ def _built(what: str, key: str, build: Callable[[Path], None]) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.with_name(f"{what}.lock"), _BUILD_SECONDS):
         if not folder.is_dir():
-            print(f"mwatch: building {folder.name} from Go modules", file=sys.stderr, flush=True)
+            print(f"mwatch: building {folder.name} {how}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".build-") as aside:
                 target = Path(aside) / "bin"
                 target.mkdir()
@@ -199,3 +208,18 @@ def go_program() -> str:
     if numbers < _GO:
         raise GoMissing(f"{found} is {said or 'unknown'}: install Go {_GO[0]}.{_GO[1]} or newer")
     return found
+
+
+def main() -> int:
+    """`python -m cluster.binaries`: build helm where there is none, before the tests of the charts
+    ask for it."""
+    try:
+        if shutil.which("helm") is None:
+            helm()
+    except (GoMissing, RuntimeError, OSError) as error:
+        print(f"mwatch: the tests of the charts are skipped: no helm on PATH, {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -142,7 +142,7 @@ def cluster(request: pytest.FixtureRequest, plane: ControlPlane) -> Kubectl:
             pytest.exit(f"the cluster of {KUBECONFIG} has no PyTorchJob: install it", 2)
         return plane.kubectl
     made: Node = request.getfixturevalue("node")
-    for image in (images.mwatch_image(plane.folder), images.trainer_image(plane.folder)):
+    for image in (images.mwatch_image(), images.trainer_image(plane.folder)):
         made.load(image)
     operator.install(plane, made)
     made.give_pods_their_part()

@@ -1,21 +1,21 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch controller` as a Deployment, with the rights of `manifests/rbac` and no others."""
+"""`mwatch controller` as the packaged chart installs it, with its rights and no others."""
 
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
-from cluster.kube_things import manifests
+from cluster.helm import Helm
 from cluster.kubectl import Kubectl
+from cluster.training import CONTROLLER
+from release.build import package_chart
 
-NAME = "mwatch-controller"
 PORT = 9402
-EVIDENCE = "/evidence"
-KEPT = "controller-evidence"
-"""Where it lies on the claim."""
-_MANIFESTS = ("controller.yaml", "admission.yaml")
+_SELECTOR = f"app.kubernetes.io/name={CONTROLLER}"
 # For a job of minutes: a restart costs seconds, so nothing is gained by a long wait.
 POLICY = """\
 [act]
@@ -44,38 +44,57 @@ FLEET = "rendezvous_wait_seconds = 0\nevidence_seconds = 60\ncommon_cause_least 
 
 
 class Controller:
-    def __init__(self, cluster: Kubectl, namespace: str, image: str) -> None:
+    def __init__(self, cluster: Kubectl, namespace: str, image: str, claim: str) -> None:
+        """`claim`: where it keeps evidence, also after its own end."""
         self._cluster = cluster
+        self._helm = Helm(cluster.kubeconfig)
         self._namespace = namespace
         self._image = image
+        self._claim = claim
         self._fleet = FLEET
+        self._policy = POLICY
 
     def install(self) -> None:
-        for name in _MANIFESTS:
-            self._cluster.apply(*manifests(name, self._namespace), server_side=True)
-        files = {"policy.toml": POLICY, "fleet.toml": self._fleet}
-        settings = {
-            **_named("ConfigMap", "v1", "controller-files", self._namespace),
-            "data": files,
-        }
-        self._cluster.apply(settings, self._service(), self._deployment())
+        self._apply("install")
+
+    def use(self, fleet: str, policy: str = POLICY) -> None:
+        """Settings of the fleet: a new pod reads them."""
+        if (fleet, policy) != (self._fleet, self._policy):
+            self._fleet, self._policy = fleet, policy
+            self._apply("upgrade")
+
+    def _apply(self, verb: str) -> None:
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            package_chart("mwatch", folder, epoch=0)
+            (packaged,) = folder.glob("mwatch-*.tgz")
+            (folder / "values.json").write_text(json.dumps(self._values()))
+            words = ("mwatch", str(packaged), "--values", str(folder / "values.json"))
+            self._helm(verb, *words, namespace=self._namespace)
         self.wait()
 
-    def use(self, fleet: str) -> None:
-        """Settings of the fleet: a new pod reads them."""
-        if fleet == self._fleet:
-            return
-        self._fleet = fleet
-        patch = json.dumps({"data": {"fleet.toml": self._fleet}})
-        self.kubectl("patch", "configmap", "controller-files", "-p", patch)
-        self.kubectl("rollout", "restart", f"deployment/{NAME}")
-        self.wait()
+    def _values(self) -> dict[str, Any]:
+        repository, _, tag = self._image.rpartition(":")
+        return {
+            "image": {"repository": repository, "tag": tag},
+            "controller": {
+                "pollSeconds": 1,
+                "policy": self._policy,
+                "fleet": self._fleet,
+                "evidence": {"claim": self._claim},
+            },
+            "monitoring": {
+                "kind": "none",
+                "rules": {"form": "none"},
+                "dashboards": {"enabled": False},
+            },
+        }
 
     def wait(self) -> None:
-        self.kubectl("rollout", "status", f"deployment/{NAME}", "--timeout=90s", seconds=100)
+        self.kubectl("rollout", "status", f"deployment/{CONTROLLER}", "--timeout=90s", seconds=100)
 
     def scale(self, replicas: int) -> None:
-        self.kubectl("scale", f"deployment/{NAME}", f"--replicas={replicas}")
+        self.kubectl("scale", f"deployment/{CONTROLLER}", f"--replicas={replicas}")
         self.wait()
 
     def pod(self) -> str:
@@ -89,70 +108,13 @@ class Controller:
         self.kubectl("delete", "pod", pod, "--grace-period=0", "--force")
 
     def log(self) -> str:
-        return self.kubectl("logs", f"deployment/{NAME}", "--tail=400")
+        return self.kubectl("logs", f"deployment/{CONTROLLER}", "--tail=400")
 
     def jobs(self) -> dict[str, Any]:
         """Its own word, by the API server's proxy."""
-        path = f"/api/v1/namespaces/{self._namespace}/services/{NAME}:{PORT}/proxy/v1/jobs"
+        path = f"/api/v1/namespaces/{self._namespace}/services/{CONTROLLER}:{PORT}/proxy/v1/jobs"
         answer = self._cluster.answer("get", "--raw", path)
         return {} if answer is None else dict(json.loads(answer))
 
     def kubectl(self, *words: str, seconds: float = 60.0) -> str:
         return self._cluster("-n", self._namespace, *words, seconds=seconds)
-
-    def _service(self) -> dict[str, Any]:
-        spec = {
-            "selector": {"app.kubernetes.io/name": NAME},
-            "ports": [{"name": "http", "port": PORT, "targetPort": PORT}],
-        }
-        return {**_named("Service", "v1", NAME, self._namespace), "spec": spec}
-
-    def _deployment(self) -> dict[str, Any]:
-        container = {
-            "name": "controller",
-            "image": self._image,
-            "imagePullPolicy": "IfNotPresent",
-            "args": [
-                "controller", "-n", self._namespace, "--poll", "1",
-                "--policy", "/files/policy.toml", "--fleet", "/files/fleet.toml",
-                "--evidence", EVIDENCE,
-            ],
-            "ports": [{"name": "http", "containerPort": PORT}],
-            "volumeMounts": [
-                {"name": "files", "mountPath": "/files"},
-                {"name": "evidence", "mountPath": EVIDENCE, "subPath": KEPT},
-            ],
-            "readinessProbe": {"tcpSocket": {"port": PORT}, "periodSeconds": 1},
-        }  # fmt: skip
-        # On the claim: what was kept is there after the controller's own end.
-        volumes = [
-            {"name": "files", "configMap": {"name": "controller-files"}},
-            {"name": "evidence", "persistentVolumeClaim": {"claimName": "checkpoints"}},
-        ]
-        labels = {"app.kubernetes.io/name": NAME}
-        pod = {
-            "serviceAccountName": NAME,
-            "terminationGracePeriodSeconds": 5,
-            "containers": [container],
-            "volumes": volumes,
-        }
-        return {
-            **_named("Deployment", "apps/v1", NAME, self._namespace),
-            "spec": {
-                "replicas": 1,
-                "strategy": {"type": "Recreate"},
-                "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": pod},
-            },
-        }
-
-
-_SELECTOR = f"app.kubernetes.io/name={NAME}"
-
-
-def _named(kind: str, version: str, name: str, namespace: str) -> dict[str, Any]:
-    return {
-        "apiVersion": version,
-        "kind": kind,
-        "metadata": {"name": name, "namespace": namespace},
-    }

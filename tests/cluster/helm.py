@@ -5,16 +5,16 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
-from cluster.control_plane import ControlPlane
 from support.repository.chart_renders import helm
 
 
 class Helm:
-    def __init__(self, plane: ControlPlane) -> None:
+    def __init__(self, kubeconfig: Path) -> None:
         program = helm()
         assert program is not None
-        self._words = [str(program), "--kubeconfig", str(plane.kubeconfig("admin"))]
+        self._words = [str(program), "--kubeconfig", str(kubeconfig)]
 
     def __call__(self, *words: str, namespace: str) -> str:
         done = subprocess.run(

@@ -12,11 +12,9 @@ import io
 import json
 import platform
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from cluster.bytecode import bytecode, place
 
 FOLDERS = ("tmp", "proc", "sys", "dev", "etc", "usr", "lib", "lib64", "root", "bin", "var", "run")
 """That the runtime or a mount expects to be there."""
@@ -30,7 +28,6 @@ class Layer:
         self._path = path
         self._archive = tarfile.TarFile(path, "w")
         self._names: set[str] = set()
-        self._modules: list[tuple[str, Path]] = []
         for name in FOLDERS:
             self.folder(name)
 
@@ -62,22 +59,6 @@ class Layer:
         info.size = source.stat().st_size
         with source.open("rb") as content:
             self._archive.addfile(info, content)
-        if source.suffix == ".py":
-            self._modules.append((name, source))
-
-    def bytecode(self) -> None:
-        """Of all modules that were added so far."""
-        for name, source in self._modules:
-            if (code := bytecode(source)) is not None:
-                self.data(place(name), code, mode=0o644)
-
-    def tree(self, name: str, source: Path, *, without: Iterable[str] = ()) -> None:
-        """All files below `source`; folders called as one of `without` are left out."""
-        left_out = frozenset(without)
-        for path in sorted(source.rglob("*")):
-            inner = path.relative_to(source)
-            if not left_out.intersection(inner.parts) and path.is_file():
-                self.file(f"{name}/{inner}", path)
 
     def close(self) -> bytes:
         """The digest of the layer."""

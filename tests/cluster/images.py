@@ -1,32 +1,34 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The images of the tests, made from the working tree and from programs of this machine."""
+"""The images of the tests: ours as it is released, the others from programs of this machine."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from cluster.closure import add_packages, add_programs, add_python
+from cluster import binaries
+from cluster.closure import add_programs
 from cluster.image import Layer, save
 from cluster.tools import tools
-from mwatch_trainer.zipapp_build import build
+from release.image import NAME, ImageTools, build_image, sources_key
+from support.debian_tools import debian_tool
+from support.debian_tree import debian_tree, with_libraries
 
 OPERATOR = "localhost/training-operator"
 WAITER = "localhost/wait-for-master:test"
-MWATCH = "localhost/mwatch:test"
+MWATCH = NAME
 TRAINER = "localhost/trainer:test"
-_ROOT = Path(__file__).resolve().parents[2]
+_ARCHIVE = "mwatch.tar"
+_KEPT = 3
+"""Built images; each has some 130 MB."""
+_EPOCH = 1_700_000_000
 # busybox has an nslookup of its own, which its shell prefers and which fails on search domains.
 _NSLOOKUP = b'#!/bin/sh\nexec getent ahostsv4 "$1"\n'
 # busybox has none.
 _PRINTENV = b'#!/bin/sh\neval "echo \\"\\${$1}\\""\n'
-# Packages are found as in an image that has them installed, whatever PYTHONPATH a pod sets.
-_PYTHON = """#!/bin/sh
-export PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}/opt/packages"
-exec {program} "$@"
-"""
 _BUSYBOX = (
     "seq", "sleep", "cat", "ls", "cp", "mkdir", "mkfifo", "chmod", "ps", "kill", "env", "true",
     "rm",
@@ -54,26 +56,32 @@ def trainer_image(folder: Path) -> Path:
     return _save(folder, "trainer", TRAINER, layer)
 
 
-def mwatch_image(folder: Path) -> Path:
-    """The sidecar and the controller, and the wrapper to be copied into training containers."""
-    layer = _layer(folder, "mwatch")
-    _add_shell(layer)
-    program = add_python(layer)
-    add_packages(layer)
-    names = ("sidecar/mwatch", "trainer/mwatch_trainer", "trainer/mwatch_gpt")
-    for source in (_ROOT / each for each in names):
-        layer.tree(f"opt/packages/{source.name}", source, without=("__pycache__",))
-    layer.bytecode()
-    wrapper = folder / "mwatch-run.pyz"
-    build(str(wrapper))
-    layer.file("mwatch-run.pyz", wrapper)
-    layer.data("usr/local/bin/mwatch", f'#!/bin/sh\nexec {program} -m mwatch "$@"\n'.encode())
-    layer.data("usr/local/bin/python3", _PYTHON.format(program=program).encode())
-    config = {
-        "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", "PYTHONPATH=/opt/packages"],
-        "Entrypoint": ["mwatch"],
-    }
-    return _save(folder, "mwatch", MWATCH, layer, config)
+def mwatch_image() -> Path:
+    """The released image, built from the Dockerfile: once for the same sources."""
+
+    def make(folder: Path) -> None:
+        found = image_tools()
+        build_image(folder / _ARCHIVE, binaries.home() / "image-parts", found, _EPOCH)
+
+    folder = binaries.built("image", sources_key(), make, "by buildah")
+    for old in sorted(binaries.home().glob("image-?*"), key=_age)[_KEPT:]:
+        if old.name != "image-parts" and old != folder:
+            shutil.rmtree(old, ignore_errors=True)
+    return folder / _ARCHIVE
+
+
+def image_tools() -> ImageTools:
+    """Those of the machine, else of Debian, unpacked. ToolMissing names the fix."""
+    mmdebstrap = debian_tool("mmdebstrap", "mmdebstrap")
+    if buildah := shutil.which("buildah"):
+        return ImageTools(Path(buildah), mmdebstrap, os.environ)
+    root = debian_tree(("buildah",), size="about 30 MB")
+    unpacked = with_libraries(root / "usr/bin/buildah", root)
+    return ImageTools(unpacked, mmdebstrap, os.environ)
+
+
+def _age(path: Path) -> float:
+    return -path.stat().st_mtime
 
 
 def _add_shell(layer: Layer) -> None:

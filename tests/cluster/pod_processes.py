@@ -30,7 +30,7 @@ class Lost:
 
     def ranks(self) -> list[int]:
         return [
-            each for each in processes_of(self.containers) if _RANK.match(_read(each, "cmdline"))
+            each for each in processes_of(self.containers) if _RANK.match(read(each, "cmdline"))
         ]
 
 
@@ -38,7 +38,7 @@ def processes_of(containers: Sequence[str]) -> list[int]:
     """By their cgroups, which are named after the containers."""
     marks = [each.encode() for each in containers]
     found = (int(each.name) for each in Path("/proc").glob("[0-9]*"))
-    return [each for each in found if any(mark in _read(each, "cgroup") for mark in marks)]
+    return [each for each in found if any(mark in read(each, "cgroup") for mark in marks)]
 
 
 def cut_off(containers: Sequence[str]) -> Lost:
@@ -68,8 +68,8 @@ def join_again(lost: Lost) -> Iterator[None]:
 def _keeper(processes: list[int]) -> int:
     """Whose child is none of the pod's own."""
     for each in processes:
-        parent = int(_read(each, "stat").rsplit(b")", 1)[1].split()[1])
-        if parent not in processes and b"shim" in _read(parent, "comm"):
+        parent = int(read(each, "stat").rsplit(b")", 1)[1].split()[1])
+        if parent not in processes and b"shim" in read(parent, "comm"):
             return parent
     raise AssertionError("no shim of containerd is a parent of the pod's processes")
 
@@ -79,7 +79,8 @@ def _network(pid: int, state: str) -> None:
     subprocess.run(words, check=True, timeout=20)
 
 
-def _read(pid: int, name: str) -> bytes:
+def read(pid: int, name: str) -> bytes:
+    """A file of the process; empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:

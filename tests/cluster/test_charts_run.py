@@ -89,7 +89,7 @@ def install(yard: Yard) -> Training:
 
 
 def put(yard: Yard, path: str, data: bytes) -> None:
-    script = f"mkdir -p {SAVE}/corpus && busybox base64 -d > {SAVE}/{path}"
+    script = f"mkdir -p {SAVE}/corpus && base64 -d > {SAVE}/{path}"
     text = base64.b64encode(data).decode()
     yard.cluster("exec", "-i", READER, "-n", yard.namespace, "--", "sh", "-c", script, given=text)
 

@@ -24,6 +24,7 @@ from cluster.controller_runs import make_pod
 from mwatch.kube.access import Access
 from mwatch.kube.resources import JOBS, LEASES
 from support.builders.events import megatron_line
+from support.hostile_requests import sweep
 from support.runs.live_volume import LiveVolume
 from support.runs.sidecar_runs import environment, sidecar, until
 
@@ -145,6 +146,19 @@ def test_two_pods_are_joined_into_one_job_and_a_stopped_rank_is_found(
         assert time.monotonic() - began < 20
     lease = access.get(LEASES, pods.namespace, "mwatch-controller").body["spec"]
     assert not lease.get("holderIdentity")
+
+
+def test_no_request_to_any_page_makes_it_fail_or_show_what_it_should_not(
+    plane: ControlPlane, access: Access
+) -> None:
+    namespace = things.fresh_namespace(access)
+    job = things.make_job(access, namespace, pods=1)
+    things.make_pod(access, job, "train-0")
+    with controller(plane, "-n", namespace, "--port", "0") as process:
+        port = port_of(process)
+        until(lambda: jobs(port))
+        assert sweep(port) == []
+        assert process.poll() is None
 
 
 def test_once_shows_all_jobs_and_leaves_by_what_it_saw(plane: ControlPlane, access: Access) -> None:

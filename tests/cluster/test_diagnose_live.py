@@ -36,7 +36,7 @@ from support.repository.manifest_files import objects_in
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).resolve().parents[2]
-PYTHON = str(Path(sys.executable).resolve())
+PYTHON = "python3"
 TRAINER = """
 import os, sys, time
 pod = os.environ.get('HOSTNAME', '')
@@ -117,7 +117,7 @@ def environment(cluster: Kubectl) -> dict[str, str]:
 def mwatch(cluster: Kubectl, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mwatch", *words],
-        capture_output=True, text=True, timeout=30, env=environment(cluster), check=False,
+        capture_output=True, text=True, timeout=90, env=environment(cluster), check=False,
     )  # fmt: skip
 
 
@@ -231,6 +231,7 @@ def test_sidecars_are_asked_by_the_proxy_of_the_api_server(
     template["volumes"] = [
         {"name": "ckpt", "hostPath": {"path": FOLDER, "type": "DirectoryOrCreate"}}
     ]
+    template["securityContext"] = {"runAsUser": 0}  # the kubelet makes the folder, for root
     template["containers"][0]["volumeMounts"] = [{"name": "ckpt", "mountPath": "/ckpt"}]
     template["containers"][0]["args"] = ["--save", "/ckpt", "--load", "/ckpt"]
     wish = InjectRequest(MWATCH, "native", python=PYTHON)

@@ -9,12 +9,13 @@ folder of checkpoints.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from cluster.node import Node
-from cluster.pod_processes import cut_off, join_again
+from cluster.pod_processes import Lost, cut_off, join_again
 from cluster.training import File, Training
 from cluster.training_job import Wanted, pytorchjob
 from cluster.yard import Yard
@@ -101,25 +102,41 @@ def test_a_pod_that_comes_back_late_writes_nothing(job: Training, yard: Yard, no
     yard.restart_by_pods()
     _, attempt = job.trains_well()
     name = job.pod("worker")
-    lost = cut_off(job.containers(name))
+    lost = cut_off_between_saves(job, name)
     job.kubectl("delete", "pod", name, "--grace-period=0", "--force")
     job.wait_for_attempt(attempt + 1)
     job.wait_past(job.resumed() + INTERVAL)
     assert lost.ranks(), "it is still there, and knows nothing"
     yard.controller.scale(0)
     both = [job.pod(each) for each in ("master", "worker")]
-    for pod in both:
-        job.signal(pod, "STOP")
     own = f"-a{attempt + 1}-"  # the pods of the new attempt keep evidence of the stop made here
 
     def files() -> set[File]:
         return {each for each in job.settled_files() if own not in each.path}
 
-    before = files()
-    with join_again(lost):
-        job.wait(lambda: not lost.ranks(), "the end of the late rank", 60)
-        assert files() == before
-    for pod in both:
-        job.signal(pod, "CONT")
-    yard.controller.scale(1)
+    try:
+        for pod in both:
+            job.signal(pod, "STOP")
+        before = files()
+        with join_again(lost):
+            job.wait(lambda: not lost.ranks(), "the end of the late rank", 60)
+            assert files() == before
+    finally:
+        for pod in both:
+            job.signal(pod, "CONT")
+        yard.controller.scale(1)
     job.wait_past(job.iteration())
+
+
+def cut_off_between_saves(job: Training, name: str) -> Lost:
+    """A write that was under way goes on where it stood: nobody can take it back."""
+    while True:
+        lost = cut_off(job.containers(name))
+        text, before = job.log(job.pod("master")), ""
+        while text != before:  # it goes on to the next collective
+            time.sleep(0.5)
+            text, before = job.log(job.pod("master")), text
+        if text.rfind("saving checkpoint at") < text.rfind("successfully saved checkpoint"):
+            return lost
+        with join_again(lost):
+            pass

@@ -21,7 +21,7 @@ from cluster.people import environment, mwatch, ready_node, run_pods
 from mwatch.kube.access import Access
 
 
-def read_until(terminal: int, wanted: bytes, seconds: float = 20.0) -> bytes:
+def read_until(terminal: int, wanted: bytes, seconds: float = 50.0) -> bytes:
     found, until = b"", time.monotonic() + seconds
     while wanted not in found:
         ready, _, _ = select.select([terminal], [], [], max(0.0, until - time.monotonic()))
@@ -75,12 +75,15 @@ def test_top_on_a_terminal_opens_a_job_ends_with_q_and_gives_it_back(
     with subprocess.Popen(
         words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(plane)
     ) as process:
-        shown = read_until(ours, b"gpt")
-        os.write(ours, b"\r")
-        shown += read_until(ours, b"2 of 2 pods run")
-        os.write(ours, b"q")
-        shown += read_until(ours, b"\x1b[?1049l")
-        assert process.wait(10) == 0
+        try:
+            shown = read_until(ours, b"gpt")
+            os.write(ours, b"\r")
+            shown += read_until(ours, b"2 of 2 pods run")
+            os.write(ours, b"q")
+            shown += read_until(ours, b"\x1b[?1049l")
+            assert process.wait(10) == 0
+        finally:
+            process.kill()
     assert b"\x1b[?1049h" in shown and b"Traceback" not in shown
     assert termios.tcgetattr(theirs) == before
     os.close(ours)

@@ -4,13 +4,18 @@
 
 In each namespace one thing is wrong. Each time the job trains, `mwatch status` says that it is not
 watched and why, and the job ends when its trainer does. All jobs are started at once.
+
+Three things mwatch cannot make good, and says: pods of a PyTorchJob find each other only when all
+their containers run, a pod ends only when its sidecar has started, and a command without a shell in
+its image does not start.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -19,8 +24,9 @@ from cluster.given import given_images, is_given
 from cluster.images import MWATCH, TRAINER
 from cluster.kube_things import OF_TESTS, wait_for
 from cluster.kubectl import Kubectl
+from cluster.node import PAUSE
 from cluster.people import mwatch
-from cluster.test_inject_runs import job
+from cluster.test_inject_runs import job, pytorchjob
 from cluster.wrapper import provide
 from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text
@@ -49,6 +55,9 @@ CASES = {
 }
 if is_given():
     del CASES["no-python"]  # no image without it is known there
+GANG, CRASH, NO_SHELL = "no-image-gang", "crash", "no-shell"
+# As ranks do: they need the name of the first one.
+MEETS = f"echo started; until getent hosts $MASTER_ADDR; do sleep 1; done; {WAITS}"
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +71,23 @@ def started(cluster: Kubectl) -> Iterator[Kubectl]:
         content["spec"]["template"]["spec"]["containers"][0]["image"] = case.trainer
         text = inject_text(json.dumps(content), "job.json", InjectRequest(case.image)).text
         cluster("apply", "-n", name, "-f", "-", given=text)
+    start(cluster, GANG, pytorchjob("train", MEETS), NO_IMAGE)
+    start(cluster, CRASH, job("train", WAITS), OURS)
+    without = job("train", "")
+    without["spec"]["template"]["spec"]["containers"][0] |= {"image": PAUSE, "command": ["/pause"]}
+    if not is_given():
+        start(cluster, NO_SHELL, without, OURS)
     yield cluster
-    for name in CASES:
+    for name in (*CASES, GANG, CRASH, NO_SHELL):
         cluster("delete", "namespace", name, "--wait=false")
+
+
+def start(cluster: Kubectl, namespace: str, content: dict[str, Any], image: str) -> None:
+    space = {"name": namespace, "labels": {OF_TESTS: ""}}
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": space})
+    provide(cluster, namespace)
+    text = inject_text(json.dumps(content), "job.json", InjectRequest(image)).text
+    cluster("apply", "-n", namespace, "-f", "-", given=text)
 
 
 def has_printed(cluster: Kubectl, namespace: str, text: str) -> bool:
@@ -100,3 +123,72 @@ def test_the_job_trains_and_status_says_that_it_is_not_watched_and_why(
     words = ("wait", "-n", name, "--for=condition=Complete", "job/train", "--timeout=180s")
     started(*words, seconds=190)
     assert has_printed(started, name, "trained")
+
+
+def go(cluster: Kubectl, namespace: str, pod: str) -> None:
+    words = ("exec", "-n", namespace, pod, "-c", "pytorch", "--", "sh", "-c", ": > /mwatch/go")
+    cluster(*words)
+
+
+def test_pods_that_wait_for_a_sidecar_train_when_its_image_is_set(
+    started: Kubectl, plane: ControlPlane
+) -> None:
+    pods = [f"train-worker-{index}" for index in range(2)]
+
+    def prints(pod: str, text: str) -> bool:
+        return text in (started.answer("logs", pod, "-n", GANG, "-c", "pytorch") or "")
+
+    for pod in pods:
+        wait_for(partial(prints, pod, "started"), "a trainer", _SECONDS)
+    told = [""]
+
+    def is_told() -> bool:
+        told[0] = mwatch(plane, "status", "-n", GANG).stdout
+        return "other pods cannot resolve its name" in told[0]
+
+    wait_for(is_told, "the reason", _SECONDS)
+    for pod in pods:
+        started("set", "image", "-n", GANG, f"pod/{pod}", f"mwatch={OURS}")
+    for pod in pods:
+        wait_for(partial(prints, pod, "training"), "training", _SECONDS)
+        go(started, GANG, pod)
+    done = ("wait", "-n", GANG, "--for=condition=Succeeded", "pytorchjob/train", "--timeout=180s")
+    started(*done, seconds=190)
+    for pod in pods:
+        (trainer,) = (
+            each
+            for each in started.get("pod", pod, "-n", GANG)["status"]["containerStatuses"]
+            if each["name"] == "pytorch"
+        )
+        assert trainer["restartCount"] == 0, "what waited went on"
+
+
+def test_a_sidecar_that_is_killed_neither_fails_the_pod_nor_stays_away(
+    started: Kubectl, plane: ControlPlane
+) -> None:
+    """restartPolicy Never: the kubelet would not start it again, and would fail the pod."""
+    wait_for(lambda: has_printed(started, CRASH, "training"), "a trainer", _SECONDS)
+    pod = pod_of(started, CRASH)
+    log = ("logs", pod, "-n", CRASH, "-c", "mwatch")
+    wait_for(lambda: "watching /mwatch" in (started.answer(*log) or ""), "a sidecar", _SECONDS)
+    kill = "kill -9 $(cat /proc/1/task/1/children)"
+    started("exec", "-n", CRASH, pod, "-c", "mwatch", "--", "sh", "-c", kill)
+    wait_for(lambda: (started.answer(*log) or "").count("watching /mwatch") == 2, "the next",
+             _SECONDS)  # fmt: skip
+    assert "the sidecar failed (signal 9): starts again in 1 s" in started(*log)
+    go(started, CRASH, pod)
+    words = ("wait", "-n", CRASH, "--for=condition=Complete", "job/train", "--timeout=180s")
+    started(*words, seconds=190)
+    status = started.get("pod", pod, "-n", CRASH)["status"]
+    codes = {e["name"]: e["state"]["terminated"]["exitCode"] for e in status["containerStatuses"]}
+    assert (status["phase"], codes) == ("Succeeded", {"pytorch": 0, "mwatch": 0})
+
+
+def test_an_image_without_a_shell_is_named(started: Kubectl, plane: ControlPlane) -> None:
+    if is_given():
+        pytest.skip("no image without a shell is known there")
+
+    def is_told() -> bool:
+        return "its image has no /bin/sh" in mwatch(plane, "status", "-n", NO_SHELL).stdout
+
+    wait_for(is_told, "the reason", _SECONDS)

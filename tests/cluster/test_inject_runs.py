@@ -10,14 +10,12 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cluster.given import given_images, is_given
+from cluster.given import given_images
 from cluster.images import MWATCH
 from cluster.kubectl import Kubectl
 from cluster.wrapper import provide
@@ -36,7 +34,7 @@ while True: time.sleep(0.05)
 
 FORMS: tuple[Sidecar, ...] = ("native", "container")
 ONCE = "[ -e /mwatch/once ] && echo trained && exit 0; : > /mwatch/once; exit 1"
-PYTHON = "python3" if is_given() else str(Path(sys.executable).resolve())
+PYTHON = "python3"
 
 
 def pod(script: str) -> dict[str, Any]:

@@ -164,10 +164,13 @@ def test_force_is_used_on_a_node_that_is_gone_for_long_and_on_no_other(access: A
     gang = restarter(access, namespace)
     step = gang.begin(the_plan(access, job), id="i1", attempt=1, at=NOW)
 
-    seen = gang.advance(step, seconds=0.2, now=NOW, nodes=nodes)
+    def leaves_two() -> bool:
+        """Nobody runs kubelets here: pods that were asked to end wait for theirs."""
+        seen = gang.advance(step, seconds=0.2, now=NOW, nodes=nodes)
+        assert seen.progress is GangProgress.WAITING
+        return seen.left == 2
 
-    # Nobody runs kubelets here: pods that were asked to end wait for theirs.
-    assert (seen.progress, seen.left) == (GangProgress.WAITING, 2)
+    things.wait_for(leaves_two, "the end of the pod on the node that is gone")
     left = {pod.name: pod for pod in pods_of(access, job)}
     assert set(left) == {"train-away", "train-here"}
     assert all(pod.is_deleting and pod.grace_seconds == 30 for pod in left.values())

@@ -124,7 +124,7 @@ def test_llm_foundry_is_accepted_in_every_size(api: ControlPlane) -> None:
 
 
 def test_two_namespaces_have_a_controller_each(api: ControlPlane) -> None:
-    run = Helm(api)
+    run = Helm(api.kubeconfig("admin"))
     for number, namespace in enumerate(("team-a", "team-b")):
         more = [] if number == 0 else sets("monitoring.rules.form=none")
         said = run("install", "mwatch", str(MWATCH), *_ALL, *more, namespace=namespace)
@@ -141,7 +141,7 @@ def test_two_namespaces_have_a_controller_each(api: ControlPlane) -> None:
 
 
 def test_checkpoints_outlive_their_release_and_are_taken_up_again(api: ControlPlane) -> None:
-    run = Helm(api)
+    run = Helm(api.kubeconfig("admin"))
     run("install", "storage", str(STORAGE), namespace="team-a")
     before = api.kubectl.get("pvc", "checkpoints", "-n", "team-a")["metadata"]["uid"]
     run("uninstall", "storage", namespace="team-a")
@@ -152,7 +152,7 @@ def test_checkpoints_outlive_their_release_and_are_taken_up_again(api: ControlPl
 
 
 def test_the_release_of_mwatch_fits_the_secret_that_helm_keeps_it_in(api: ControlPlane) -> None:
-    run = Helm(api)
+    run = Helm(api.kubeconfig("admin"))
     run("install", "size", str(MWATCH), *_ALL, namespace="team-b")
     (secret,) = api.kubectl.get("secrets", "-n", "team-b", "-l", "name=size")["items"]
     assert len(secret["data"]["release"]) < 600_000
@@ -160,9 +160,10 @@ def test_the_release_of_mwatch_fits_the_secret_that_helm_keeps_it_in(api: Contro
 
 
 def test_notes_say_how_to_go_on(api: ControlPlane) -> None:
-    said = Helm(api)("install", "d", str(DATASET), "--dry-run=server", namespace=NAMESPACE)
+    run = Helm(api.kubeconfig("admin"))
+    said = run("install", "d", str(DATASET), "--dry-run=server", namespace=NAMESPACE)
     assert "logs -f job/d --all-containers" in said
-    said = Helm(api)("install", "mpt", str(FOUNDRY), "--dry-run=server", namespace=NAMESPACE)
+    said = run("install", "mpt", str(FOUNDRY), "--dry-run=server", namespace=NAMESPACE)
     assert "training.kubeflow.org/job-name=mpt" in said and "mwatch diagnose mpt" in said
 
 

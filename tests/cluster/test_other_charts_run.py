@@ -138,7 +138,7 @@ def place(
     named = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     cluster.apply(named)
     cluster.apply(*claim(folder))
-    helm = Helm(plane)
+    helm = Helm(cluster.kubeconfig)
     chart = sets(
         "rbac.people=true", "controller.pollSeconds=1", "monitoring.dashboards.enabled=false"
     )

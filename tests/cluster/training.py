@@ -31,6 +31,7 @@ SECONDS = 180.0
 """Enough for a busy machine; when all is well nobody waits so long."""
 READER = "reader"
 LEDGER = "mwatch-ledger"
+CONTROLLER = "mwatch-controller"
 
 
 class File(NamedTuple):
@@ -188,7 +189,7 @@ class Training:
 
     def files(self) -> set[File]:
         """All that lies in the folder of checkpoints."""
-        listed = f"busybox find {SAVE}/{self.name} -type f -exec busybox stat -c '%s %Y %n' {{}} +"
+        listed = f"find {SAVE}/{self.name} -type f -exec stat -c '%s %Y %n' {{}} +"
         rows = [line.split(" ", 2) for line in self.look(listed).splitlines()]
         return {File(path, int(size), int(at)) for size, at, path in rows}
 
@@ -217,7 +218,9 @@ class Training:
 
     def ledger(self) -> str:
         """What the controller has written down about it, as JSON; empty: nothing."""
-        data = self._cluster.get("configmap", LEDGER, "-n", self.namespace)["data"]
+        words = ("get", "configmap", LEDGER, "-n", self.namespace, "-o", "json")
+        answer = self._cluster.answer(*words)  # None: there was no act yet
+        data = json.loads(answer)["data"] if answer else {}
         mine = (str(text) for key, text in data.items() if key.endswith(f".{self.name}"))
         return next(mine, "")
 
@@ -254,4 +257,7 @@ class Training:
             parts.append([f"--- {pod}", *self.log(pod).splitlines()[-8:]])
             parts.append([f"--- {pod} mwatch", *self.log(pod, "mwatch").splitlines()[-8:]])
         parts.append([f"{reason}: {text}" for reason, text in self.event_texts()[-12:]])
+        words = ("logs", f"deployment/{CONTROLLER}", "--tail=40")
+        said = self._cluster.answer("-n", self.namespace, *words) or "no log"
+        parts.append(["--- controller", *said.splitlines()])
         return "\n".join(line for part in parts for line in part)

@@ -16,14 +16,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cluster.controller_deployment import FLEET, KEPT, Controller
+from cluster.controller_deployment import FLEET, Controller
 from cluster.kubectl import Kubectl
 from cluster.training import READER, Training
 from cluster.training_job import CLAIM, SAVE, Trainer
-from cluster.wrapper import provide
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SIZE = "5Gi"
+_EVIDENCE = "controller-evidence"
+"""A claim, and its folder among the checkpoints."""
 
 
 class Yard:
@@ -36,23 +37,27 @@ class Yard:
         self.image = image
         self.trainer = trainer
         self._folder = str(folder or Path("/tmp") / f"mwatch-test-{uuid.uuid4().hex[:8]}")
-        self.controller = Controller(cluster, namespace, image)
+        self.controller = Controller(cluster, namespace, image, _EVIDENCE)
 
     def open(self) -> None:
         named = {"name": self.namespace}
         self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": named})
-        self.cluster.apply(self._volume(), self._claim(), self._reader())
-        provide(self.cluster, self.namespace)
-        self.controller.install()
+        volumes = [*self._storage(CLAIM, ""), *self._storage(_EVIDENCE, f"/{_EVIDENCE}")]
+        self.cluster.apply(*volumes, self._reader())
         ready = ("wait", "--for=condition=Ready", f"pod/{READER}", "--timeout=60s")
         self.cluster(*ready, "-n", self.namespace, seconds=70)
+        # The controller is not root.
+        script = f"mkdir -p -m 777 {SAVE}/{_EVIDENCE}"
+        self.cluster("exec", READER, "-n", self.namespace, "--", "sh", "-c", script)
+        self.controller.install()
 
     def close(self) -> None:
         """What lies on the claim goes too: the volume does not do it."""
         empty = ("sh", "-c", f"rm -rf {SAVE}/* {SAVE}/.[!.]*")
         self.cluster.answer("exec", READER, "-n", self.namespace, "--", *empty)
         self.cluster("delete", "namespace", self.namespace, "--wait=false")
-        self.cluster("delete", "pv", self.namespace, "--wait=false")
+        for claim in (CLAIM, _EVIDENCE):
+            self.cluster("delete", "pv", f"{self.namespace}-{claim}", "--wait=false")
 
     def start(
         self, job: Mapping[str, Any], *, mode: str = "act", sidecar: str = "native"
@@ -93,44 +98,32 @@ class Yard:
     def evidence(self) -> int:
         """How many bundles the controller has kept."""
         words = ("exec", READER, "-n", self.namespace, "--", "sh", "-c")
-        script = f"busybox find {SAVE}/{KEPT} -type f -name '*.tgz' | busybox wc -l"
+        script = f"find {SAVE}/{_EVIDENCE} -type f -name '*.tgz' | wc -l"
         return int(self.cluster.answer(*words, script) or 0)
 
     def end(self, training: Training) -> None:
         words = ("delete", training.kind, training.name, "--ignore-not-found", "--wait=false")
         self.cluster(*words, "-n", self.namespace)
 
-    def _volume(self) -> dict[str, Any]:
+    def _storage(self, claim: str, folder: str) -> list[dict[str, Any]]:
         """Of one node: all that use the claim run there."""
         node = self.cluster.get("nodes")["items"][0]["metadata"]["labels"]["kubernetes.io/hostname"]
         here = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
-        return {
-            "apiVersion": "v1",
-            "kind": "PersistentVolume",
-            "metadata": {"name": self.namespace},
-            "spec": {
-                "capacity": {"storage": _SIZE},
-                "accessModes": ["ReadWriteMany"],
-                "persistentVolumeReclaimPolicy": "Retain",
-                "storageClassName": "",
-                "hostPath": {"path": self._folder, "type": "DirectoryOrCreate"},
-                "claimRef": {"namespace": self.namespace, "name": CLAIM},
-                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
-            },
+        about = {"name": claim, "namespace": self.namespace}
+        name = f"{self.namespace}-{claim}"
+        shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+        spec = {
+            **shared,
+            "capacity": {"storage": _SIZE},
+            "persistentVolumeReclaimPolicy": "Retain",
+            "hostPath": {"path": f"{self._folder}{folder}", "type": "DirectoryOrCreate"},
+            "claimRef": about,
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [here]}]}},
         }
-
-    def _claim(self) -> dict[str, Any]:
-        return {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": {"name": CLAIM, "namespace": self.namespace},
-            "spec": {
-                "accessModes": ["ReadWriteMany"],
-                "storageClassName": "",
-                "volumeName": self.namespace,
-                "resources": {"requests": {"storage": _SIZE}},
-            },
-        }
+        wanted = {**shared, "volumeName": name, "resources": {"requests": {"storage": _SIZE}}}
+        volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}}
+        bound = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": about}
+        return [{**volume, "spec": spec}, {**bound, "spec": wanted}]
 
     def _reader(self) -> dict[str, Any]:
         container = {
@@ -138,6 +131,7 @@ class Yard:
             "image": self.image,
             "imagePullPolicy": "IfNotPresent",
             "command": ["sleep", "100000"],
+            "securityContext": {"runAsUser": 0},
             "volumeMounts": [{"name": CLAIM, "mountPath": SAVE}],
         }
         claim = {"name": CLAIM, "persistentVolumeClaim": {"claimName": CLAIM}}
