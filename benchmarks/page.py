@@ -10,6 +10,8 @@ from __future__ import annotations
 import html
 import json
 import re
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,7 +21,7 @@ from urllib.error import HTTPError
 from urllib.parse import urljoin
 
 from benchmarks.row import Row
-from benchmarks.serving import Running, pod, running
+from benchmarks.serving import Running, environment, pod, running
 from benchmarks.sidecar import TARGET_BYTES, TARGET_CPU, settle, sidecar_words
 from mwatch.watch.page import MAX_PAGES
 
@@ -27,6 +29,20 @@ TARGET_AGE_SECONDS = 2.0
 """Of the newest evaluation: the loop turns once a second."""
 _MIB = 1 << 20
 _OPENED = re.compile(rb'data-page="(\w+)" data-after="([\w.]+)" data-address="([^"]+)"')
+
+
+CRASHES = 40
+CRASHING = """
+import sys, time
+for step in range(1, 201):
+    print(f" [2026-01-01 00:00:{step % 60:02d}] iteration {step:8d}/    5000 |"
+          f" consumed samples: {step * 8:12d} | elapsed time per iteration (ms): 10.0 |"
+          f" learning rate: 1.0E-04 | global batch size: 8 |"
+          f" lm loss: {9 - step / 100:.6E} | loss scale: 1.0 | grad norm: 1.000 |"
+          " number of skipped iterations:   0 | number of nan iterations:   0 |", flush=True)
+    time.sleep(0.01)
+raise RuntimeError("CUDA error: an illegal memory access was encountered")
+"""
 
 
 class Browser:
@@ -92,7 +108,11 @@ def _is_refused(ours: Running) -> bool:
 
 
 def measurements(seconds: float) -> dict[str, Callable[[], Row]]:
-    return {"page": lambda: row(seconds), "page-many": lambda: many_row(seconds)}
+    return {
+        "page": lambda: row(seconds),
+        "page-many": lambda: many_row(seconds),
+        "page-incidents": incidents_row,
+    }
 
 
 def row(seconds: float) -> Row:
@@ -121,4 +141,34 @@ def many_row(seconds: float) -> Row:
         met=found.oldest <= TARGET_AGE_SECONDS and found.is_refused,
         note=f"{MAX_PAGES} open pages, {found.answers / seconds:.0f} updates/s; oldest evaluation "
         f"{found.oldest:.1f} s; peak {found.peak / _MIB:.1f} MiB",
+    )
+
+
+def incidents_row() -> Row:
+    """Under the real wrapper, the command crashes again and again."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        ours = stack.enter_context(running(sidecar_words(folder)))
+        command = [sys.executable, "-m", "mwatch_trainer", "--dir", str(folder), "--"]
+        first = 0
+        for _ in range(CRASHES):
+            subprocess.run(
+                [*command, sys.executable, "-c", CRASHING],
+                env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                stdin=subprocess.DEVNULL, check=False, timeout=60,
+            )  # fmt: skip
+            browser = Browser(ours.get)
+            browser.ask()
+            ours.scrape()
+            first = first or ours.peak_bytes()
+        peak = ours.peak_bytes()
+    return Row(
+        "page-incidents",
+        f"{peak / _MIB:.1f} MiB",
+        f"{first / _MIB:.1f} MiB",
+        peak / first,
+        target=f"<= {TARGET_BYTES // _MIB} MiB",
+        met=peak <= TARGET_BYTES,
+        note=f"peak memory of a sidecar after {CRASHES} crashes and {CRASHES * 200} iteration "
+        "lines, its page asked for after each; other: after the first crash",
     )

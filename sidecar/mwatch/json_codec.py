@@ -10,6 +10,7 @@ type meanwhile would crash the process, so the first reading of each type has a 
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
@@ -17,10 +18,11 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-from mwatch_trainer.scrub.scrubber import Scrubber
+from mwatch_trainer.scrub.scrubber import SCRUBBED, Scrubber, is_named_secret
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview | str
+_BRACKETS = re.compile(r"[\[\]{}]")
 _learning = threading.RLock()
 _LEARNT = nullcontext()
 _known: set[Any] = set()
@@ -61,25 +63,88 @@ def encode(value: Any) -> bytes:
 
 
 def encode_scrubbed(value: Any, *, indent: int = 0) -> bytes:
-    """Encode without secrets; if there may be one, each key and text is scrubbed alone."""
+    """Encode without secrets; if there may be one, each key and text is scrubbed alone.
+
+    Texts of a list are read in their order, as lines of one output: a private key spans several.
+    """
     try:
         data = encode(value)
-        has_secret = Scrubber().scrub(data) != data
+        plain = decode(data)
     except UnicodeEncodeError:  # a file name that is not valid text
-        has_secret = True
-    if has_secret:
-        data = encode(_scrubbed(to_builtins(value)))
+        data, plain = b"", to_builtins(value)
+    if not data or _has_secret(plain):
+        data = encode(_scrubbed(plain, Scrubber()))
     return msgspec.json.format(data, indent=indent) if indent else data
 
 
-def _scrubbed(value: Any) -> Any:
+def scrubbed(value: Any) -> Any:
+    """Convert to plain dicts, lists and values without secrets."""
+    plain = to_builtins(value)
+    return _scrubbed(plain, Scrubber()) if _has_secret(plain) else plain
+
+
+def _has_secret(value: Any) -> bool:
+    """Whether there may be one. All texts are read at once, which is much faster than each."""
+    texts: list[str] = []
+    is_named = _collect(value, texts)
+    data = "\n".join(texts).encode("utf-8", "surrogatepass")
+    return is_named or Scrubber().scrub(data) != data
+
+
+def _collect(value: Any, texts: list[str]) -> bool:
+    """Gather all texts; true: the name of one says that it is a secret."""
+    is_named = False
     if isinstance(value, str):
-        return Scrubber().text(value).encode("utf-8", "backslashreplace").decode()
+        texts.append(value)
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            texts.append(str(key))
+            is_named |= isinstance(each, str) and is_named_secret(str(key), each)
+            is_named |= _collect(each, texts)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            is_named |= _collect(each, texts)
+    return is_named
+
+
+def _scrubbed(value: Any, scrubber: Scrubber) -> Any:
+    if isinstance(value, str):
+        return scrubber.text(value).encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {_scrubbed(key): _scrubbed(each) for key, each in value.items()}
+        pairs = ((str(key), each) for key, each in value.items())
+        return {Scrubber().text(key): _value(key, each) for key, each in pairs}
     if isinstance(value, Iterable) and not isinstance(value, bytes):
-        return [_scrubbed(each) for each in value]
+        lines = Scrubber()
+        return [_scrubbed(each, lines) for each in value]
     return value
+
+
+def _value(key: str, value: Any) -> Any:
+    """A text is read with its key: `"password": "hunter2"`."""
+    if isinstance(value, str) and is_named_secret(key, value):
+        return SCRUBBED
+    return _scrubbed(value, Scrubber())
+
+
+def check_depth(text: str, most: int) -> None:
+    """A parser of YAML takes quadratic time for nested brackets. Raises ValueError."""
+    depth = most + 1 if "- " * most in text else 0
+    for each in _BRACKETS.findall(text) or [""]:
+        if depth > most:
+            raise ValueError(f"nested more than {most} levels deep")
+        depth = max(0, depth + (1 if each in ("[", "{") else -1))
+
+
+def checked(content: Any, most: int) -> Any:
+    """The same tree, with what its aliases repeat within bounds. Raises ValueError."""
+    left, waiting = most, [content]
+    while waiting and left >= len(waiting):
+        node, left = waiting.pop(), left - 1
+        waiting += node.values() if isinstance(node, Mapping) else ()
+        waiting += node if isinstance(node, list) else ()
+    if waiting:
+        raise ValueError(f"its aliases stand for more than {most} values")
+    return content
 
 
 def to_builtins(value: Any) -> Any:

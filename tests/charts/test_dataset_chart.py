@@ -143,11 +143,11 @@ def test_no_second_at_all_is_a_number_of_seconds() -> None:
 
 def test_the_image_that_it_takes_by_default_has_the_packages_of_its_engine() -> None:
     assert pod()["containers"][0]["image"].startswith("mwatch:")
-    recipe = (CHARTS.parent / "docker" / "mwatch.Dockerfile").read_text()
-    assert "'/source[data,notify]'" in recipe
+    locked = (CHARTS.parent / "docker" / "requirements.lock").read_text()
     project = tomllib.loads((CHARTS.parents[1] / "pyproject.toml").read_text())["project"]
     wanted = {re.split("[><=]", each)[0] for each in project["optional-dependencies"]["data"]}
     assert wanted == {"regex", "tokenizers", "zstandard"}
+    assert wanted <= set(re.findall(r"^([a-z]+)==", locked, re.MULTILINE))
 
 
 def test_it_can_write_into_a_file_system_that_belongs_to_root() -> None:

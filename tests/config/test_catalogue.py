@@ -174,7 +174,7 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_too_large_or_no_text_is_refused(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_bytes(b"#" * (MAX_BYTES + 1))
-    with pytest.raises(InputError, match=r"larger than 1000000 bytes"):
+    with pytest.raises(InputError, match=r"larger than 500000 bytes"):
         load([mine])
     mine.write_bytes(b"# fine\n# \xff\n")
     with pytest.raises(InputError, match=r": line 2: not UTF-8 text; save"):

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -96,3 +98,13 @@ def test_every_command_is_in_one_group_of_the_main_help() -> None:
         shown = re.findall(r"^  ([a-z]+) ", section, re.MULTILINE)
         assert shown == [each.__name__ for each in commands]
     assert sum(map(len, GROUPS.values())) == len(NAMES)
+
+
+def test_options_are_read_without_a_slow_import() -> None:
+    code = (
+        "import sys; from mwatch.cli.main import main\n"
+        "sys.argv[1:] = ['diagnose', '--json', '--policy', 'p.toml', 'no-such-file.log']\n"
+        "try: main()\nexcept SystemExit: print('pydantic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "False\n", done.stderr

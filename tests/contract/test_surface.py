@@ -27,7 +27,7 @@ SURFACE = {
     "run": HELP
     | {"-- CMD...", "--act", "--policy", "--name", "--runs", "--checkpoints", "--port", "--grace"}
     | {"--plain", "--quiet", "-q", "--json", "--no-probe", "--no-page", "--otlp-endpoint"}
-    | {"--tensorboard-notes", "--notify"},
+    | {"--tensorboard-notes", "--notify", "--adopt"},
     "ui": HELP
     | {"RUN|JOB", "--namespace", "-n", "--kubeconfig", "--context"}
     | {"--runs", "--port", "--no-browser"},
@@ -56,7 +56,7 @@ SURFACE = {
     "pause": HELP | CLUSTER | {"JOB", "--all", "--for", "--reason", "--json"},
     "resume": HELP | CLUSTER | {"JOB", "--all", "--reason", "--json"},
     "restart": HELP | CLUSTER | {"JOB", "--from", "--dry-run", "--reason", "--json"},
-    "stop": HELP | CLUSTER | {"JOB", "--yes", "--reason", "--json"},
+    "stop": HELP | CLUSTER | {"JOB|RUN", "--yes", "--runs", "--reason", "--json"},
     "mode": HELP | CLUSTER | {"JOB", "observe|act", "--reason", "--json"},
     "replay": RECORDED | {"--out", "-o"},
     "report": (RECORDED - {"DIR|LOG...|-"})

@@ -154,9 +154,11 @@ def test_ranks_that_spin_do_not_excuse_the_one_that_is_stopped(state: SignState)
     assert hang(built).action is Action.RESTART
 
 
-def test_a_pod_that_is_stopped_is_not_excused_by_another_one() -> None:
+@pytest.mark.parametrize("state", [STOPPED, SignState.SUSPENDED])
+def test_a_pod_that_is_stopped_is_not_excused_by_another_one(state: SignState) -> None:
+    """One process a pod: when its rank is stopped, all that the pod runs is."""
     built = running(silent=400)
-    add_sign(built, PROCESS, STOPPED, stream="pod-1")
+    add_sign(built, PROCESS, state, stream="pod-1")
     add_sign(built, CPU, MOVING, stream="pod-0")
     assert hang(built).action is Action.RESTART
 

@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import math
+import random
+
 import pytest
 
 from mwatch.model.calibration import MAX_DURATIONS, MAX_SHAPES, Calibration
@@ -180,3 +183,22 @@ def test_a_few_layouts_are_kept_and_no_more() -> None:
         known = known.in_layout(f"world={number}")
     assert list(known.others) == [f"world={number}" for number in range(12, 19)]
     assert len(known.others) == MAX_SHAPES - 1
+
+
+@pytest.mark.parametrize("noise", [0.005, 0.03, 0.5])
+@pytest.mark.parametrize("seed", range(4))
+def test_lines_learnt_together_teach_what_each_of_them_does(seed: int, noise: float) -> None:
+    chance = random.Random(seed)
+    alone, together = Calibration(), Calibration()
+    for _ in range(60):
+        count = chance.choice((1, 3, 15, 16, 17, 100))
+        seconds = [chance.uniform(1.0, 1.0 + noise) for _ in range(count)]
+        if chance.random() < 0.2:
+            seconds[chance.randrange(count)] = chance.choice((0.0, 9.0, 1e9, math.nan))
+        lines = [chance.randrange(1, 11) for _ in seconds]
+        for each, covered in zip(seconds, lines, strict=True):
+            alone.learn_step(each, covered)
+            alone.learn(DeadlineSlot.TRAINING, each)
+        together.learn_steps(seconds, lines)
+        together.learn_all(DeadlineSlot.TRAINING, seconds)
+        assert together == alone

@@ -46,7 +46,7 @@ def test_a_culprit_has_all_its_keys(report: RunReport) -> None:
     named = replace(report, verdict=replace(report.verdict, culprit=culprit))
     assert named.to_json()["verdict"]["culprit"] == {
         "rank": 3, "state": "behind", "coordinates": {"tp": 1, "pp": 0, "dp": 0}, "pod": "pod-1",
-        "node": "node-7", "gpu_uuid": None, "xid": None, "place": None,
+        "node": "node-7", "gpu_uuid": None, "xid": None, "place": None, "file": None,
     }  # fmt: skip
 
 

@@ -19,10 +19,19 @@ def send(number: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_becomes_an_exception_that_shows_its_exit_code(number: signal.Signals) -> None:
-    with interrupts(), pytest.raises(Interrupted) as caught:
+    with interrupts() as all_of_them, pytest.raises(Interrupted) as caught:
+        all_of_them.begin()
         send(number)
     assert caught.value.exit_code == 128 + number
     assert not isinstance(caught.value, Exception)
+
+
+def test_what_comes_before_somebody_catches_it_is_raised_when_it_begins() -> None:
+    with interrupts() as caught:
+        send(signal.SIGTERM)
+        with pytest.raises(Interrupted) as raised:
+            caught.begin()
+    assert raised.value.exit_code == 143
 
 
 def test_the_handlers_of_before_are_back_afterwards() -> None:
@@ -45,6 +54,7 @@ def test_a_signal_that_was_ignored_stays_so() -> None:
 def test_what_is_held_is_raised_at_the_end_and_the_first_counts() -> None:
     done = []
     with interrupts() as caught, pytest.raises(Interrupted) as raised:
+        caught.begin()
         with caught.held():
             send(signal.SIGTERM)
             send(signal.SIGINT)
@@ -56,15 +66,18 @@ def test_what_is_held_is_raised_at_the_end_and_the_first_counts() -> None:
 
 def test_holds_may_be_inside_each_other() -> None:
     done = []
-    with interrupts() as caught, pytest.raises(Interrupted), caught.held():
+    with interrupts() as caught, pytest.raises(Interrupted):
+        caught.begin()
         with caught.held():
-            send(signal.SIGINT)
-        done.append("still held")
+            with caught.held():
+                send(signal.SIGINT)
+            done.append("still held")
     assert done == ["still held"]
 
 
 def test_once_the_end_is_under_way_nothing_interrupts_it() -> None:
     with interrupts() as caught:
+        caught.begin()
         caught.ignore()
         with caught.held():
             send(signal.SIGINT)

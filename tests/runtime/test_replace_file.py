@@ -47,6 +47,22 @@ def test_a_link_in_the_place_of_the_unfinished_file_is_not_followed(tmp_path: Pa
     assert victim.read_bytes() == b"keep"
 
 
+def test_the_wrappers_writer_follows_no_link_and_lets_nobody_else_write(tmp_path: Path) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "decision.json"
+    victim.write_bytes(b"keep")
+    half = tmp_path / f"decision.json.{os.getpid()}.tmp"
+    half.symlink_to(victim)
+    with pytest.raises(OSError):
+        contract.replace_file(str(path), b"new")
+    assert victim.read_bytes() == b"keep" and not half.is_symlink()
+    before = os.umask(0)
+    try:
+        contract.replace_file(str(path), b"new")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
 def test_the_wrappers_writer_sets_a_mode_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.model.snapshot.pod import Nccl
 from mwatch.parse.ras import read_answer
 from mwatch.sources.nccl_client import DEFAULT_ADDRESS, Address, address_of
-from mwatch.sources.nccl_ras import PERIOD_SECONDS, SETTLE_SECONDS, NcclRas
+from mwatch.sources.nccl_ras import MOST_SECONDS, PERIOD_SECONDS, SETTLE_SECONDS, NcclRas
 from support.builders.volume import ManualClock
 from support.fakes.fake_ras import JSON, MONITOR, TEXT, FakeRas, fake_ras
 from support.fakes.ras_answers import Comm, Lost, apart, as_json, as_text, row
@@ -38,6 +39,12 @@ class Bench:
     def ask(self, after: float = 20.0) -> Reading[tuple[Any, ...]]:
         self.clock.now += after
         return self.source.read_now(WAIT)
+
+    def finish(self) -> None:
+        """Wait for a question that `read` may have begun."""
+        for thread in threading.enumerate():
+            if thread.name == "mwatch-nccl-ras":
+                thread.join(WAIT)
 
     def states(self, after: float = 20.0) -> dict[int | None, SignState]:
         reading = self.ask(after)
@@ -203,25 +210,23 @@ def test_after_a_restart_it_waits_again_until_the_job_has_settled() -> None:
 
 
 def test_it_is_asked_at_most_every_ten_seconds_and_more_rarely_the_larger_the_job() -> None:
-    with fake_ras(*HEALTHY) as server:
-        bench = Bench(server.address)
-        bench.settle()
-        bench.ask()
-        bench.ask()
-        for _ in range(3):
-            bench.clock.now += PERIOD_SECONDS / 3 - 0.1
-            assert bench.source.read() == Ok(())
-        assert server.asked == 2
     many = {rank: 1 for rank in range(1024)}
-    with fake_ras(as_json(Comm(0xA, many)), as_json(Comm(0xA, {r: 2 for r in many}))) as server:
-        bench = Bench(server.address)
-        bench.settle()
-        bench.ask()
-        bench.ask()
-        for _ in range(4):
-            bench.clock.now += 14.0
+    large = [as_json(Comm(0xA, {rank: step for rank in many})) for step in (1, 2, 3)]
+    for answers, seconds, times in ((HEALTHY, PERIOD_SECONDS / 3 - 0.1, 3), (large, 14.0, 4)):
+        with fake_ras(*answers) as server:
+            bench = Bench(server.address)
+            bench.settle()
+            for _ in answers:  # from the second on the counts move, and it is calm
+                bench.ask()
+            for _ in range(times):
+                bench.clock.now += seconds
+                assert bench.source.read() == Ok(())
+            bench.finish()
+            assert server.asked == len(answers)
+            bench.clock.now += MOST_SECONDS
             bench.source.read()
-        assert server.asked == 2
+            bench.finish()
+            assert server.asked == len(answers) + 1
 
 
 def test_the_raw_answer_is_given_for_evidence_twice() -> None:

@@ -4,9 +4,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mwatch.model.observation import AttemptStart, ProcessExit
 from mwatch.model.phase import JobPhase
-from support.builders.fold import RESTARTS, WORLD, Story, loaded, loading, saved, saving
+from support.builders.fold import (
+    READY,
+    RESTARTS,
+    WORLD,
+    Story,
+    line,
+    loaded,
+    loading,
+    saved,
+    saving,
+)
 
 
 def numbers(story: Story) -> list[int]:
@@ -47,6 +59,28 @@ def test_a_second_copy_of_a_line_is_no_restart() -> None:
     story = Story().trains(1, 2, 3).says("", stream="pod-1").trains(3, stream="pod-1")
     assert numbers(story) == [1]
     assert len(story.job.attempt.steps) == 3
+
+
+def test_ranks_that_all_print_their_iterations_are_no_restarts() -> None:
+    """One of them lags: 3, 2, 4, 3, 5, 4."""
+    story = Story().says(WORLD, READY)
+    for number in range(3, 40):
+        story.wait(0.2).says(line(number), line(number - 1))
+    assert numbers(story) == [1]
+    assert [each.iteration for each in story.job.attempt.steps] == list(range(3, 40))
+
+
+@pytest.mark.parametrize("shown", ["a pause", "an error", "a long way back"])
+def test_a_line_that_goes_back_is_a_restart_after(shown: str) -> None:
+    story = Story().says(WORLD, READY)
+    for number in range(100, 140):
+        story.wait(0.2).says(line(number))
+    if shown == "an error":
+        story.says("Traceback (most recent call last):", '  File "a.py", line 1, in <module>')
+        story.says("RuntimeError: no")
+    story.wait(10 if shown == "a pause" else 0.2)
+    story.says(line(101 if shown == "a long way back" else 138))
+    assert numbers(story) == [1, 2]
 
 
 def test_a_start_of_rank_0_that_is_reported_after_the_steps_opens_nothing() -> None:

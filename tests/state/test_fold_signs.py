@@ -54,3 +54,14 @@ def test_the_time_in_which_a_person_holds_a_run_is_counted_until_it_progresses()
     assert story.job.attempt.held_seconds == 15
     story.trains(4)
     assert story.job.attempt.waits_since == story.job.attempt.last_progress
+
+
+def test_the_cpu_time_of_a_command_no_longer_counts_once_its_ranks_are_measured() -> None:
+    story = Story()
+    story.sees(Sign(SignSource.PROCESS, SignState.SUSPENDED, None, "stopped"))
+    story.sees(Sign(SignSource.CPU_TIME, SignState.MOVING, None, "busy"))
+    story.wait(5).sees(Sign(SignSource.CPU_TIME, SignState.FLAT, 0, "at rest"))
+    assert {key[:2] for key in story.job.attempt.signs} == {
+        (SignSource.PROCESS, None),
+        (SignSource.CPU_TIME, 0),
+    }

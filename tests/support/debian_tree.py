@@ -9,6 +9,7 @@ is not fetched, and its C library is always its own.
 from __future__ import annotations
 
 import platform
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from support.debian_tools import (
     Run,
     ToolMissing,
     apt_get,
+    debian_tool,
     locked,
     run_command,
     user_cache,
@@ -54,6 +56,21 @@ def debian_tree(
 def libraries(root: Path) -> list[str]:
     """Folders for LD_LIBRARY_PATH."""
     return sorted({str(path.parent) for path in root.rglob("*.so*")})
+
+
+def with_libraries(program: Path, root: Path) -> Path:
+    """A copy of a program of the folder that finds its libraries there in any environment: one that
+    starts itself again may do so without LD_LIBRARY_PATH."""
+    found = root / "with-libraries" / program.name
+    if not found.exists():
+        patchelf = debian_tool("patchelf", "patchelf")
+        with tempfile.TemporaryDirectory(dir=root, prefix=".patch-") as folder:
+            copy = shutil.copy2(program, folder)
+            words = [str(patchelf), "--force-rpath", "--set-rpath", ":".join(libraries(root))]
+            run_command([*words, str(copy)], Path(folder), UNPACK_SECONDS)
+            found.parent.mkdir(exist_ok=True)
+            Path(copy).rename(found)
+    return found
 
 
 def _fetch(packages: Sequence[str], root: Path, run: Run) -> None:

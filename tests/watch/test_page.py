@@ -16,9 +16,17 @@ from typing import Any
 
 import pytest
 
+from mwatch.export.http.server import Request
 from mwatch.report import story_json
 from mwatch.report.run_report import RunReport
-from mwatch.watch.page import MAX_PAGES, LivePage, OpenPages, protected_checkpoints
+from mwatch.watch.page import (
+    MAX_PAGES,
+    MAX_SECONDS,
+    LivePage,
+    OpenPages,
+    RunState,
+    protected_checkpoints,
+)
 from support.builders.snapshot import busy_snapshot
 from support.builders.story import Watch
 from support.runs.http_runs import get, served
@@ -135,6 +143,28 @@ def test_a_page_that_was_closed_costs_nothing_more() -> None:
         page = LivePage(list, clock=clock)
         page.update(loop.make)
         assert loop.made == made
+
+
+def test_a_new_mark_does_not_wait_until_the_budget_allows_it() -> None:
+    clock, made = Seconds(), list[str]()
+    page = LivePage(list, cpu_share=1e-9, clock=clock)
+    page.finish(a_report(), 0)
+    assert page.page(Request("/", {})).status == 200  # so costly that it is seldom made
+
+    def make(mark: str) -> RunState:
+        made.append(mark)
+        return RunState(a_report(), None)
+
+    def turn(seconds: float, mark: str) -> list[str]:
+        clock.now += seconds
+        page.show_if_wanted(lambda: make(mark), mark)
+        return made
+
+    assert turn(MAX_SECONDS, "well") == ["well"]
+    assert turn(MAX_SECONDS / 2, "well") == ["well"]
+    assert turn(0.0, "hang") == ["well", "hang"]
+    assert turn(1.0, "well") == ["well", "hang"], "a verdict that flickers is no way around it"
+    assert turn(2.0, "well") == ["well", "hang", "well"]
 
 
 def test_the_page_after_the_last_one_gets_a_sentence() -> None:

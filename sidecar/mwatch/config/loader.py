@@ -27,7 +27,7 @@ from mwatch.errors import InputError
 from mwatch.model.settings import Settings
 
 T = TypeVar("T")
-MAX_BYTES = 1_000_000
+MAX_BYTES = 500_000
 _EXPECTED: dict[type, str] = {
     bool: "true or false",
     int: "a whole number",
@@ -35,6 +35,7 @@ _EXPECTED: dict[type, str] = {
     str: "a text in quotes",
     Path: "a path",
 }
+_MAX_DOTS = 64
 _FLAGS = {"yes": "true", "no": "false"}  # flags in manifests that msgspec does not read
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _HEADER = re.compile(r"\s*\[\[?([\w\s.\"'-]+)\]\]?\s*(?:#.*)?$")
@@ -76,6 +77,10 @@ def read_text(file: Path, check: str = "the path") -> str:
 
 
 def parse_toml(text: str, origin: str) -> dict[str, Any]:
+    for number, each in enumerate(text.split("\n"), 1):
+        # The parser copies a key for each of its parts.
+        if each.count(".") > _MAX_DOTS and max(map(_dots, each.split("="))) > _MAX_DOTS:
+            raise InputError(f"{origin}: line {number}: a key of more than {_MAX_DOTS} parts")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
@@ -84,6 +89,10 @@ def parse_toml(text: str, origin: str) -> dict[str, Any]:
         line = int(place[1] or text.rstrip("\n").count("\n") + 1) if place else 1
         words = _PLACE.sub("", problem)
         raise InputError(f"{origin}: line {line}: invalid TOML: {words}") from None
+
+
+def _dots(text: str) -> int:
+    return text.count(".")
 
 
 def checked(value: Any, hint: Any, name: str, *, strict: bool = True) -> Any:

@@ -38,6 +38,7 @@ _LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:Tru
 
 _MOST_AGAIN = 10  # more would be longer than any limit
 _WAIT = "and the run may recover by itself: `mwatch restart`, or end it, if you know better"
+_UNPROVEN = "not acted on: the log does not prove it, nor show that the run has ended"
 _GUESS = f"not acted on: too little is known of this job to say what silence is usual, {_WAIT}"
 
 
@@ -232,6 +233,8 @@ def _about(case: _Case) -> Decision:
             "shown, never acted on" if is_never else f"a {finding.severity} is shown, not acted on"
         )
         return _nothing(job, finding.cause, f"{finding.cause}: {why}", finding)
+    if finding.is_guess and finding.detector == LOG_END:
+        return _nothing(job, finding.cause, _UNPROVEN, finding)
     if rule.proof is not Proof.OWN and _came_after_the_end(case):
         reason = f"{verdict.judge_quiet(job).reason}; what came after it does not matter"
         return _nothing(job, Cause.FINISHED, reason, finding)

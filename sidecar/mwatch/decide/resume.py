@@ -27,6 +27,8 @@ _MAX_NAMED = 4
 _BAD_TRACKER = frozenset({"checkpoint-tracker-invalid", "checkpoint-no-iteration"})
 _MAX_NUMBERS = 8
 
+_OF_STEPS = (Cause.NAN, Cause.LOSS_SCALE_COLLAPSE)
+
 
 class ResumeChoice(NamedTuple):
     iteration: int | None  # none: there is no checkpoint to resume from
@@ -240,7 +242,7 @@ def rollback_refusal(
     done = [act for act in history.restarts(record) if act.first_bad is not None]
     bad = first_bad(job, finding)
     # A guard that ended the attempt saw one bad number, which may have been the machine's.
-    is_shown = finding.cause is Cause.NAN and finding.detector != "crashed"
+    is_shown = finding.cause in _OF_STEPS and finding.detector != "crashed"
     if is_shown and _was_never_good(job, bad):
         return "the numbers were never good: the same weights and samples give the same again"
     ever = [act for act in record.acts if act.first_bad is not None]  # a stop fixes no data

@@ -18,7 +18,7 @@ from mwatch.decide import resume
 from mwatch.decide.policy import LOOP_DETECTORS, RULES, Proof, Resume, acts, level
 from mwatch.model.decision import Decision
 from mwatch.model.event import ASKED_EXITS
-from mwatch.model.finding import Cause, Culprit, Finding, Severity, Verdict
+from mwatch.model.finding import LOG_END, Cause, Culprit, Finding, Severity, Verdict
 from mwatch.model.job import Job
 from mwatch.model.phase import JobPhase
 
@@ -92,8 +92,9 @@ def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdic
 
 
 def _culprit(job: Job, decision: Decision, findings: Sequence[Finding]) -> Culprit | None:
-    if RULES[decision.cause].proof is Proof.OWN:
-        return None  # a rank killed later did not spoil the numbers
+    is_printed = decision.finding is not None and decision.finding.detector == LOG_END
+    if is_printed or RULES[decision.cause].proof is Proof.OWN:
+        return None  # the line names no rank; one killed later did not spoil the numbers
     critical = (each for each in ranked(job, findings) if each.severity is Severity.CRITICAL)
     return next((each.culprit for each in critical if each.culprit is not None), None)
 

@@ -46,9 +46,15 @@ AGREES: dict[SignSource, frozenset[SignState]] = {
 }
 """States that confirm a stall. All ranks in the same place is usual in a healthy job."""
 _NAMES_A_RANK = frozenset(
-    {SignState.DEAD, SignState.STOPPED, SignState.NEVER_JOINED, SignState.OUT_OF_STEP}
+    {
+        SignState.DEAD,
+        SignState.STOPPED,
+        SignState.SUSPENDED,
+        SignState.NEVER_JOINED,
+        SignState.OUT_OF_STEP,
+    }
 )
-"""One such rank explains why all others wait."""
+"""One such rank, or one pod that is stopped as a whole, explains why all others wait."""
 _LASTING = frozenset({SignState.DEAD, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
 """Reported once, by a dump or a death; only progress refutes it."""
 _LAST_WORK_SECONDS = 15.0

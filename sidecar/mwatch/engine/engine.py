@@ -10,7 +10,7 @@ observing, would have been). It does no I/O and reads no clock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,11 +22,13 @@ from mwatch.engine.incidents import DEATH, SILENCE, Incident, IncidentLog
 from mwatch.model.decision import Act, Action, Decision, DecisionRecord
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import LOG_END, Cause, Finding, Severity
+from mwatch.model.incident import IncidentRecord
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
+from mwatch.model.snapshot.snapshot_wire import PodSnapshot
 from mwatch.model.timeline import Quarantine, Rollback
-from mwatch.state.fold import fold
+from mwatch.state.fold import confirm_signs, fold, fold_steady
 
 _EXPLAINED = SILENCE | {"blind"}
 
@@ -72,10 +74,40 @@ class Engine:
     def incident_of(self, decision: Decision) -> Incident | None:
         return self._incidents.about(decision)
 
+    def recall(self, records: Iterable[IncidentRecord]) -> None:
+        """Take over what an earlier watcher of this run has found and done: an incident that is
+        found again is the same one, and its restarts count."""
+        known = sorted(records, key=lambda each: each.times.acted or 0.0)
+        self._incidents.recall(known)
+        for each in known:
+            if each.times.acted is None or self.record.of_attempt(each.attempt) is not None:
+                continue
+            lost = each.lost_iterations
+            self.record.acts.append(
+                Act(
+                    at=each.times.acted,
+                    attempt=each.attempt,
+                    action=each.action,
+                    cause=each.cause,
+                    fingerprint=each.fingerprint or f"{each.cause}:{each.detector}",
+                    resume_from=each.resume_from,
+                    iteration=None if lost is None else (each.resume_from or 0) + lost,
+                )
+            )
+
     def observe(self, observed: Observed) -> None:
         fold(self.job, observed)
         if self._incidents.awaits_progress:
             self._incidents.progressed(self.job.attempt, observed.at)
+
+    def observe_steady(self, pod: PodSnapshot, received_at: float) -> bool:
+        """Ranks and witnesses of a pod of which nothing else is new; False: observe them one by
+        one."""
+        shift = pod.shift(received_at)
+        if not fold_steady(self.job, pod.who.pod, pod.beats, pod.progressed, shift):
+            return False
+        confirm_signs(self.job, pod.who.pod, pod.signs, shift + pod.signs_later)
+        return True
 
     def evaluate(self, now: float, besides: Sequence[Finding] = ()) -> Assessment:
         """`besides`: findings from elsewhere, such as Kubernetes or the end of a recorded log. A

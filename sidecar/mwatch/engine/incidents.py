@@ -79,6 +79,7 @@ class Incident:
     awaits_recovery: bool = False
     """Whether its attempt has ended and training is not past `reached` yet."""
     is_over: bool = False
+    is_recalled: bool = False  # an earlier watcher of this run had found it
 
     @property
     def lead(self) -> Symptom:
@@ -208,6 +209,14 @@ class IncidentLog:
         self._carried_out: int | None = None
         """The newest attempt that was ended by an action."""
         self._number = 0
+        self._recalled: dict[tuple[int, Cause], IncidentRecord] = {}
+        """Of an earlier watcher: not over when it ended."""
+
+    def recall(self, records: Iterable[IncidentRecord]) -> None:
+        """What is found again of these is the same incident, not a new one."""
+        for each in records:
+            if each.times.closed is None and each.times.first_new_iteration is None:
+                self._recalled[each.attempt, each.cause] = each
 
     @property
     def awaits_progress(self) -> bool:
@@ -300,14 +309,33 @@ class IncidentLog:
             return None  # follows from an action without an incident
         if incident is None:
             self._number += 1
-            taken = {each.id for each in self.kept}
-            id = incident_id(job.now, attempt, finding.cause, taken)
             symptom = Symptom(finding, job.now, job.now)
-            incident = Incident(self._number, id, attempt, job.now, [symptom])
+            incident = self._opened(job, symptom)
             self.kept.append(incident)
             self._current.append(incident)
             return incident, symptom
         return incident, incident.add(finding, job.now)
+
+    def _opened(self, job: Job, symptom: Symptom) -> Incident:
+        now, attempt, cause = job.now, job.attempt.number, symptom.finding.cause
+        before = self._recalled.pop((attempt, cause), None)
+        # Where numbers begin anew with each container, an older one is of another attempt.
+        if before is None or (before.times.detected or 0.0) < job.attempt.began_at:
+            id = incident_id(now, attempt, cause, {each.id for each in self.kept})
+            return Incident(self._number, id, attempt, now, [symptom])
+        decision = Decision(
+            before.action, cause, attempt, before.reason, before.resume_from, before.resume_reason
+        )
+        detected = before.times.detected
+        return Incident(
+            self._number, before.id, attempt, now if detected is None else detected, [symptom],
+            fault_at=before.times.fault,
+            decision=None if before.times.acted is None else decision,
+            decided_at=before.times.decided,
+            acted_at=before.times.acted,
+            is_carried_out=before.is_carried_out,
+            is_recalled=True,
+        )  # fmt: skip
 
     def _home(self, job: Job, finding: Finding, decision: Decision) -> Incident | None:
         """The open incident of a new finding, by the rules of the module."""

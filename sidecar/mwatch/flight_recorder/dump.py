@@ -50,8 +50,9 @@ _MAX_TENSORS = 64
 _MAX_DIMENSIONS = 16
 _MAX_TEXT = 200
 GLANCED = ("state", "profiling_name", "retired", "is_p2p")  # what `is_past` needs to know
-MAX_STEPS = 8_000_000
-"""Steps of the pickle machine: 80,000 records, forty times the buffer of torch's default."""
+MAX_STEPS = 1_200_000
+"""Steps of the pickle machine, a second and 100 MB at most: 12,000 records, six times the buffer of
+torch's default; nearly all records take one step (`Packed`)."""
 MAX_RECORDS = 100_000
 MAX_GROUPS = 4096
 LOOKED_AT = 320

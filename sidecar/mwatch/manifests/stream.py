@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
+from mwatch import json_codec
 from mwatch.errors import InputError
 from mwatch.model.checks import Path
 
@@ -267,6 +268,7 @@ def _moved(line: str, by: int) -> str:
 
 
 MAX_CHARACTERS = 4_000_000
+_MAX_DEPTH, _MAX_VALUES = 100, 500_000  # values with those that aliases repeat
 _SEPARATOR = re.compile(r"---(?:\s.*)?")
 _MARK = re.compile(r"---[ \t]+(?=[^\s#])")
 _BARE = re.compile(r"---\s*(?:#.*)?")
@@ -439,7 +441,8 @@ def _is_aside(line: str) -> bool:
 
 def _parsed(document: Document) -> Any:
     try:
-        return _yaml(document.body).load(document.body)
+        json_codec.check_depth(document.body, _MAX_DEPTH)
+        return json_codec.checked(_yaml(document.body).load(document.body), _MAX_VALUES)
     except (YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         line = document.first_line + (mark.line if mark is not None else 0)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 
 from mwatch.model.phase import DeadlineSlot
 from mwatch.model.settings import DeadlineSettings, Settings, SlowSettings
@@ -56,8 +57,8 @@ class Sample:
             self._ordered = None
 
     def extend(self, values: Iterable[float]) -> None:
-        for value in values:
-            self.append(value)
+        self._newest.extend([value for value in values if _LOWEST < value < _HIGHEST])
+        self._ordered = None
 
     def clear(self) -> None:
         self._newest.clear()
@@ -107,6 +108,8 @@ _MANY_ITERATIONS = 100
 _SOME_LINES = 8
 _UPDATE_LINES = 16  # then only now and then: computing the spread is expensive
 _SLOW_RATIO = SlowSettings().ratio
+ALIKE = 1.04
+"""Times the shortest step; less than any excess that counts as slow."""
 _SIGMAS = 4.0
 _MAX_SECONDS = 30 * 86400.0
 _OUTLIERS = 3  # an occasional storage stall must not stretch the deadline for hours
@@ -159,6 +162,56 @@ class Calibration:
         is_enough = lines >= _FEW_LINES and self.recent_iterations >= _MANY_ITERATIONS
         if is_enough or lines >= _SOME_LINES:
             self.best_step, self.best_spread = recent.median(), recent.spread()
+
+    @property
+    def lines_until_update(self) -> int:
+        """How many lines may be learnt before one that may change `best_step`."""
+        is_settled = len(self.recent) >= _UPDATE_LINES
+        return _UPDATE_LINES - 1 - self._recent_lines % _UPDATE_LINES if is_settled else 0
+
+    def are_alike(self, seconds: Sequence[float]) -> bool:
+        """Whether these lines and the recent ones are so near each other that none is slow beside
+        the usual step, before or after any of them is learnt."""
+        if self.best_step is None or len(self.recent) < _UPDATE_LINES or not seconds:
+            return False
+        known = [self.best_step, *self.recent, min(seconds), max(seconds)]
+        low, high = min(known), max(known)
+        is_number = math.isfinite(sum(seconds))  # min() and max() pass over a NaN
+        return is_number and low > 0 and high <= min(low * ALIKE, _MAX_SECONDS)
+
+    def learn_steps(self, seconds: Sequence[float], iterations: Sequence[int]) -> None:
+        """Like `learn_step` of each line."""
+        if len(seconds) <= self.lines_until_update:
+            self._learn_few(seconds, iterations)
+        elif self.are_alike(seconds):
+            self._learn_alike(seconds, iterations)
+        else:
+            for each, count in zip(seconds, iterations, strict=True):
+                self.learn_step(each, count)
+
+    def _learn_few(self, seconds: Sequence[float], iterations: Sequence[int]) -> None:
+        """Lines after which `best_step` stays as it is."""
+        self.steps.extend([each for each in seconds if 0 < each <= _MAX_SECONDS])
+        best = self.best_step
+        limit = min(_MAX_SECONDS, math.inf if best is None else self.slow_above(best))
+        usual = [0 < each <= limit for each in seconds]
+        self.recent.extend(compress(seconds, usual))
+        self.recent_iterations += sum(compress(iterations, usual))
+        self._recent_lines += sum(usual)
+
+    def _learn_alike(self, seconds: Sequence[float], iterations: Sequence[int]) -> None:
+        """All are usual, so only the last update of `best_step` leaves a trace."""
+        before, self._recent_lines = self._recent_lines, self._recent_lines + len(seconds)
+        updated = self._recent_lines // _UPDATE_LINES * _UPDATE_LINES - before
+        self.steps.extend(seconds)
+        self.recent.extend(seconds[:updated])
+        self.best_step, self.best_spread = self.recent.median(), self.recent.spread()
+        self.recent.extend(seconds[updated:])
+        self.recent_iterations += sum(iterations)
+
+    def learn_all(self, slot: DeadlineSlot, seconds: Iterable[float]) -> None:
+        """Like `learn` of each."""
+        self.durations[slot].extend([each for each in seconds if 0 <= each <= _MAX_SECONDS])
 
     def slow_above(self, usual: float) -> float:
         """Seconds of a step; less may be chance."""

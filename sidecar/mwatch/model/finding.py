@@ -88,6 +88,7 @@ class Culprit:
     gpu_uuid: str | None = None
     xid: int | None = None
     place: str | None = None  # where its code stands: `pretrain.py:32 in train_step`
+    file: str | None = None  # that shows it, where several were read and the pod is unknown
 
     def label(self, between: str) -> str | None:
         """`rank 3 (tp 1 pp 0), pod worker-1, node a-17: behind, at train.py:32 in step`; `between`
@@ -96,6 +97,7 @@ class Culprit:
         parts = [
             None if self.rank is None else f"rank {self.rank}" + f" ({places})" * bool(places),
             self.pod and self.pod != HERE and f"pod {self.pod}",
+            self.file and f"file {self.file}",
             self.node and f"node {self.node}",
             self.gpu_uuid and f"GPU {self.gpu_uuid}",
             None if self.xid is None else f"Xid {self.xid}",

@@ -203,8 +203,9 @@ def to_json(record: IncidentRecord) -> dict[str, Any]:
     # Records without stacks stay as older releases wrote them.
     if not record.stacks:
         del found["stacks"]
-    if record.culprit is not None and record.culprit.place is None:
-        del found["culprit"]["place"]
+    for name in ("place", "file") if record.culprit is not None else ():
+        if getattr(record.culprit, name) is None:
+            del found["culprit"][name]
     return found
 
 

@@ -346,7 +346,16 @@ class Job:
     ledger: GoodputLedger = field(default_factory=GoodputLedger)
     sources: dict[Source, SourceStatus] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Streams that are files of a recording, with their names: which pod wrote them is unknown."""
     has_started: bool = False  # anything was observed
+
+    def pod_of(self, stream: str | None) -> str | None:
+        return None if stream in self.files else stream
+
+    def file_of(self, stream: str | None) -> str | None:
+        """None: it is a pod, or the only file, which need not be named."""
+        return self.files.get(stream or "") if len(self.files) > 1 else None
 
     def has_wrapper(self, stream: str) -> bool:
         return stream in self.streams and self.streams[stream].has_wrapper

@@ -29,8 +29,8 @@ _MAX_BUCKETS = 1024
 _MAX_ATTEMPTS = 256
 _MAX_INCIDENTS = 256
 _MAX_ENTRIES = 512
-_UNWATCHED = "it ended while no controller watched it"
-_NOTE = "goodput and the times that it books are counted since the controller started"
+_UNWATCHED = "it ended while nothing watched it"
+_NOTE = "goodput and the times that it books are counted since the watcher started"
 
 
 _T = TypeVar("_T")

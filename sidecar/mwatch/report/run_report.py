@@ -109,13 +109,16 @@ class RunReport:
         attempts = (*self.attempts[:-1], *last)
         return replace(self, verdict=verdict, decision=decision, advice=advice, attempts=attempts)
 
-    def seen_at(self, now: float) -> RunReport:
-        """The report as of `now`: a watcher that was killed does not finish its story."""
+    def seen_at(self, now: float, goes_on: str | None = None) -> RunReport:
+        """The report as of `now`: a watcher that was killed does not finish its story.
+        `goes_on`: the text for a run that is known to go on without its watcher."""
         age = now - (self.ended_at or now)
-        if self.is_over or self.verdict.cause is not Cause.HEALTHY or age <= _WRITTEN_SECONDS:
+        is_fresh = self.verdict.cause is not Cause.HEALTHY or age <= _WRITTEN_SECONDS
+        if self.is_over or (is_fresh and goes_on is None):
             return self
         place = "" if self.iteration is None else f" after iteration {self.iteration}"
-        text = f"mwatch stopped recording{place}, {age:.0f} s ago: how the run ended is not known"
+        text = f"mwatch stopped recording{place}, {age:.0f} s ago: "
+        text += "how the run ended is not known" if goes_on is None else goes_on
         unknown = Verdict(Cause.UNKNOWN, text, confidence=0.0)
         decision = replace(self.decision, cause=Cause.UNKNOWN, reason=text)
         return replace(

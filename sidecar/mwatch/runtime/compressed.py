@@ -182,15 +182,23 @@ def unpacked(names: Sequence[str], read: Callable[[str], Iterator[bytes]]) -> It
 
 
 def _extract(file: str, read: Callable[[str], Iterator[bytes]], folder: str) -> None:
-    left = _BUNDLE_BYTES
+    """Nothing is written of an archive that is too large."""
     try:
-        pieces = cast(IO[bytes], _Pieces(read(file)))
-        with tarfile.open(fileobj=pieces, mode="r|") as archive:
-            for count, member in enumerate(archive):
-                left -= member.size
-                if left < 0 or count >= _BUNDLE_FILES:
-                    raise InputError(f"{file}: the archive is too large; unpack it yourself")
-                if member.isreg():
-                    archive.extract(member, folder, filter="data")
+        left = _BUNDLE_BYTES
+        for count, (_, member) in enumerate(_members(file, read)):
+            left -= member.size
+            if left < 0 or count >= _BUNDLE_FILES:
+                raise InputError(f"{file}: the archive is too large; unpack it yourself")
+        for archive, member in _members(file, read):
+            if member.isreg():
+                archive.extract(member, folder, filter="data")
     except (tarfile.TarError, OSError) as error:
         raise InputError(f"{file}: damaged archive ({error}); write the bundle again") from error
+
+
+def _members(
+    file: str, read: Callable[[str], Iterator[bytes]]
+) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    with tarfile.open(fileobj=cast(IO[bytes], _Pieces(read(file))), mode="r|") as archive:
+        for member in archive:
+            yield archive, member

@@ -25,6 +25,8 @@ CHUNK = 1 << 19  # fits in a core's cache, as it is scanned several times
 STDIN = "-"
 _BINARY_SHARE = 0.3
 _REPLACEMENT = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+_peeked = bytearray()
+"""What was read of standard input to look at it; it can be read only once."""
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(0x20, 0x7F), *range(0x80, 0x100)})
 
 
@@ -49,6 +51,10 @@ def read_chunks(file: str, command: str = "parse") -> Iterator[Chunk]:
 
         def pieces() -> Iterator[bytes]:
             nonlocal done
+            if file == STDIN and _peeked:
+                done += len(_peeked)
+                yield bytes(_peeked)
+                _peeked.clear()
             while data := _read(stream, file):
                 done += len(data)
                 yield data
@@ -66,6 +72,19 @@ def read_chunks(file: str, command: str = "parse") -> Iterator[Chunk]:
             f"{file}: shrank while it was read ({size} bytes, then {done}); what was there was "
             "read; use --follow for a file that is rotated"
         )
+
+
+def peek(file: str) -> bytes:
+    """The beginning, with a whole line if there is one; empty if it cannot be read."""
+    try:
+        if file != STDIN:
+            return next(read_chunks(file), Chunk(b"", 0, 0)).data
+        with _open(file) as stream:
+            while b"\n" not in _peeked and len(_peeked) < CHUNK and (data := _read(stream, file)):
+                _peeked.extend(data)
+    except InputError:
+        pass  # reading it reports why
+    return bytes(_peeked)
 
 
 def looks_binary(data: bytes) -> bool:

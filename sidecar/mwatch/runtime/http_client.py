@@ -61,6 +61,9 @@ class HttpRequest(NamedTuple):
         return f"{self.method} {path} HTTP/1.1\r\n{fields}\r\n".encode("ascii") + self.body
 
 
+_ENDLESS = 1 << 62
+
+
 class HttpResponse(NamedTuple):
     status: int
     body: bytearray
@@ -75,20 +78,75 @@ async def fetch(
 ) -> HttpResponse:
     """RequestFailed if no whole response came within the limits. A sink takes the body of a
     response with status 200 as it arrives."""
+    result: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
+    return await _run(request, _Exchange(request.encoded(), result, max_bytes, sink), seconds)
+
+
+async def _run(
+    request: HttpRequest, exchange: _Exchange, seconds: float, lines: _Lines | None = None
+) -> HttpResponse:
     loop = asyncio.get_running_loop()
-    exchange = _Exchange(request.encoded(), loop.create_future(), max_bytes, sink)
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(seconds) as limit:
+            if lines is not None:
+                lines.limit = limit
             await loop.create_connection(lambda: exchange, request.host, request.port)
             return await exchange.result
     except TimeoutError:
         text = "its answer does not end" if exchange.status else "no answer"
+        if lines is not None and lines.has_begun:
+            text, seconds = "no further line", lines.quiet_seconds
         raise RequestFailed(FailureKind.LATE, f"{text} within {seconds:g} s") from None
     except OSError as error:
         text = os.strerror(error.errno) if error.errno else reason(error)  # asyncio rewords it
         raise RequestFailed(FailureKind.UNREACHABLE, text) from None
     finally:
         exchange.close()
+
+
+class _Lines:
+    """Cuts a body into lines as it arrives; each gives the server more time."""
+
+    def __init__(
+        self, line: Callable[[bytes], object], max_bytes: int, quiet_seconds: float
+    ) -> None:
+        self._line = line
+        self._max_bytes = max_bytes
+        self.quiet_seconds = quiet_seconds
+        self.limit: asyncio.Timeout | None = None
+        self.has_begun = False
+        self.rest = bytearray()
+
+    def take(self, part: bytearray) -> None:
+        self.rest += part
+        if b"\n" in part:
+            *whole, last = bytes(self.rest).split(b"\n")
+            self.rest = bytearray(last)
+            self.has_begun = True
+            for each in whole:
+                self._line(each)
+            if self.limit is not None:
+                self.limit.reschedule(asyncio.get_running_loop().time() + self.quiet_seconds)
+        if len(self.rest) > self._max_bytes:
+            text = f"its answer is larger than {self._max_bytes} bytes"
+            raise RequestFailed(FailureKind.LARGE, text)
+
+
+async def follow(
+    request: HttpRequest,
+    line: Callable[[bytes], object],
+    *,
+    seconds: float,
+    quiet_seconds: float,
+    max_bytes: int,
+) -> HttpResponse:
+    """Pass on each line of the response as it arrives; the rest is the body of the result. The
+    first line must come within `seconds`, each of the others within `quiet_seconds`."""
+    lines = _Lines(line, max_bytes, quiet_seconds)
+    result: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
+    exchange = _Exchange(request.encoded(), result, _ENDLESS, lines.take)
+    status, body = await _run(request, exchange, seconds, lines)
+    return HttpResponse(status, body or lines.rest)
 
 
 class _Exchange(asyncio.Protocol):

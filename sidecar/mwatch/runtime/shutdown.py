@@ -5,15 +5,19 @@ the main thread of a run.
 
 The command has its own session and does not get them; mwatch ends it in order. A section that must
 not be interrupted (a process was started and is not recorded yet) holds the signals, which are
-raised at its end.
+raised at its end. A main thread that waits for a disk that does not answer sees no signal at all:
+`BlockedMainThread` takes it instead.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -38,7 +42,7 @@ def asked_to_end() -> Iterator[threading.Event]:
 _INTERRUPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Interrupted(BaseException):
+class Interrupted(KeyboardInterrupt):
     """Not an Exception: no error handler may catch it."""
 
     def __init__(self, number: int) -> None:
@@ -47,9 +51,14 @@ class Interrupted(BaseException):
 
 
 class Interrupts:
+    """Signals that come before `begin` are raised by it: who catches them must be ready first."""
+
     def __init__(self) -> None:
-        self._holds = 0
+        self._holds = 1
         self._pending: int | None = None
+
+    def begin(self) -> None:
+        self._release()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -58,11 +67,14 @@ class Interrupts:
         try:
             yield
         finally:
-            self._holds -= 1
-            number = self._pending
-            if number is not None and not self._holds:
-                self._pending = None
-                raise Interrupted(number)
+            self._release()
+
+    def _release(self) -> None:
+        self._holds -= 1
+        number = self._pending
+        if number is not None and not self._holds:
+            self._pending = None
+            raise Interrupted(number)
 
     def ignore(self) -> None:
         """From now on the exit is under way, and signals are ignored."""
@@ -77,7 +89,7 @@ class Interrupts:
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    """Each signal raises Interrupted; an ignored one (`nohup`) stays ignored."""
+    """After `begin` each signal raises Interrupted; an ignored one (`nohup`) stays ignored."""
     caught = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield caught
@@ -91,3 +103,62 @@ def interrupts() -> Iterator[Interrupts]:
     finally:
         for each in chosen:
             signal.signal(each, before[each])
+
+
+_LOOK_SECONDS = 1.0
+_BLOCKED_LOOKS = 5
+_REPORT_LOOKS = 10
+_FUSE_WAIT = "request_wait_answer"
+
+
+class BlockedMainThread:
+    """While the main thread waits for a disk that does not answer, reports it once, and hands the
+    next signal to `end`, which must touch no disk.
+
+    Such a signal stays pending for the whole process, and any thread may take it.
+    """
+
+    def __init__(self, report: Callable[[], None], end: Callable[[int], None]) -> None:
+        self._report = report
+        self._end = end
+        self._done = threading.Event()
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        caught = {each for each in _INTERRUPT_SIGNALS if callable(signal.getsignal(each))}
+        thread = threading.Thread(target=self._follow, args=(caught,), name="signals", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._done.set()
+            thread.join(_LOOK_SECONDS)
+
+    def _follow(self, caught: set[signal.Signals]) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPT_SIGNALS)
+        where, looks = "", 0
+        while not self._done.wait(_LOOK_SECONDS):
+            now = self._disk_wait()
+            looks = looks + 1 if now and now == where else 0
+            where = now
+            if looks == _REPORT_LOOKS:
+                self._report()
+            if looks >= _BLOCKED_LOOKS and (taken := signal.sigtimedwait(caught, 0)) is not None:
+                self._end(taken.si_signo)
+
+    def _disk_wait(self) -> str:
+        """What identifies the wait of the main thread; empty if it can run. The count of its
+        switches stays the same during one wait; one for FUSE is in state S until a signal comes."""
+        folder = Path(f"/proc/self/task/{os.getpid()}")
+        try:
+            status = (folder / "status").read_text("ascii", "replace")
+            place = (folder / "wchan").read_text("ascii", "replace")
+        except OSError:
+            return ""
+        if not re.search(r"^State:\s+D", status, re.MULTILINE) and place != _FUSE_WAIT:
+            return ""
+        found = re.search(r"^voluntary_ctxt_switches:.*", status, re.MULTILINE)
+        return found.group() if found else ""

@@ -13,8 +13,10 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import compress
+from operator import mul, sub
+from typing import Any, NamedTuple
 
 from mwatch.model.calibration import MAX_SHAPES, Calibration, Sample, is_duration
 from mwatch.model.job import Attempt, Job, Step
@@ -24,8 +26,8 @@ from mwatch.state.goodput.step_time import own_seconds, seconds_aside
 STARVED = 8  # steps known; with fewer, a poor line is better than none
 _ALWAYS = 4  # lines in a row with a save inside: there are no others
 _BEAT_SECONDS = 1.0
-CLOSE_SECONDS = 1.0  # faster lines add nothing: once enough are known, one in five
-EVERY = 5
+_CLOSE_SECONDS = 1.0  # faster lines add nothing: once enough are known, one in five
+_EVERY = 5
 
 
 def phase_ended(job: Job, slot: DeadlineSlot, seconds: float) -> None:
@@ -48,7 +50,7 @@ def step_reported(job: Job, step: Step) -> None:
     if before is None or not _is_usual(step, before):
         return
     gap = step.at - before.at
-    if gap < CLOSE_SECONDS and step.line % EVERY and calibration.steps.is_full:
+    if gap < _CLOSE_SECONDS and step.line % _EVERY and calibration.steps.is_full:
         return
     is_poor = step.skipped >= step.new or 0 < calibration.disturbed < _ALWAYS
     if is_poor and len(calibration.steps) >= STARVED:
@@ -66,6 +68,41 @@ def step_reported(job: Job, step: Step) -> None:
     calibration.learn_step(seconds, step.new)
     all_of_it = seconds * step.new
     calibration.learn(DeadlineSlot.TRAINING, all_of_it if is_disturbed else max(gap, all_of_it))
+
+
+class LineTimes(NamedTuple):
+    """The times of usual lines, none of them disturbed, in columns."""
+
+    ats: Sequence[float]
+    gaps: Sequence[float]
+    seconds: Sequence[float]  # of one iteration
+    new: Sequence[int]
+    printed: Sequence[float]  # seconds of all new iterations
+    numbers: Sequence[int]  # of the lines
+
+    @classmethod
+    def of(
+        cls, ats: Sequence[float], before: float, seconds: Sequence[float], new: Sequence[int],
+        numbers: Sequence[int],
+    ) -> LineTimes:  # fmt: skip
+        """`before`: time of the line before."""
+        gaps = list(map(sub, ats, (before, *ats)))
+        return cls(ats, gaps, seconds, new, list(map(mul, seconds, new)), numbers)
+
+
+def lines_reported(known: Calibration, lines: LineTimes, begin: int, end: int) -> None:
+    """Learn from some of the lines as `step_reported` does from each."""
+    if begin == end:
+        return
+    seconds, new = lines.seconds[begin:end], lines.new[begin:end]
+    gaps, printed = lines.gaps[begin:end], lines.printed[begin:end]
+    if known.steps.is_full and min(gaps) < _CLOSE_SECONDS:
+        numbered = zip(gaps, lines.numbers[begin:end], strict=True)
+        chosen = [gap >= _CLOSE_SECONDS or not number % _EVERY for gap, number in numbered]
+        seconds, new = list(compress(seconds, chosen)), list(compress(new, chosen))
+        gaps, printed = list(compress(gaps, chosen)), list(compress(printed, chosen))
+    known.learn_steps(seconds, new)
+    known.learn_all(DeadlineSlot.TRAINING, map(max, gaps, printed))
 
 
 def _aside(job: Job, before: Step, step: Step) -> float:

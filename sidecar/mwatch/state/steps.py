@@ -17,18 +17,20 @@ from dataclasses import replace
 from functools import partial
 from itertools import repeat
 
+from mwatch.model.calibration import ALIKE
 from mwatch.model.event import Iteration, PlacedLines, StepLines
 from mwatch.model.goodput import Spent
 from mwatch.model.job import MAX_RANKS, Attempt, Job, RankState, Step, Stream
 from mwatch.model.observation import Beat, Source
-from mwatch.model.phase import DeadlineSlot, JobPhase
+from mwatch.model.phase import JobPhase
 from mwatch.state import attempts, calibration
-from mwatch.state.calibration import CLOSE_SECONDS, EVERY, STARVED, happened
+from mwatch.state.calibration import STARVED, LineTimes, happened
 from mwatch.state.goodput import ledger
 from mwatch.state.goodput.line_time import JITTER, MAX_OWED, is_fitting
 from mwatch.state.goodput.step_time import SURELY_CHANCE, slow_part
 
 _COPY_SECONDS = 5.0  # several ranks may print the same step; no process restarts in so short a time
+_MAX_LAG = 16  # lines by which one of them may be behind the first
 _QUIET_PHASES = frozenset({JobPhase.STOPPING, JobPhase.ENDED})
 
 
@@ -53,7 +55,7 @@ def _belongs(job: Job, stream: Stream, at: float, line: Iteration) -> bool:
     """Whether the line is of the current attempt; opens a new one for a line that goes back."""
     last = stream.last_iteration
     if stream.attempt == job.attempt.number and last is not None:
-        is_copy = line.iteration == last and at - (job.attempt.line_at or at) < _COPY_SECONDS
+        is_copy = line.iteration <= last and _is_copy(job, at, line, last)
         is_back = line.iteration < last or line.first_of_process
         if is_back and not is_copy and at >= (job.attempt.line_at or at):
             attempts.start(job, stream, at)
@@ -64,6 +66,17 @@ def _belongs(job: Job, stream: Stream, at: float, line: Iteration) -> bool:
     stream.last_iteration = line.iteration
     newest = job.attempt.steps[-1] if job.attempt.steps else None
     return newest is None or newest.iteration < line.iteration
+
+
+def _is_copy(job: Job, at: float, line: Iteration, last: int) -> bool:
+    """Another rank prints the same iterations, some lines later, and nothing shows an error."""
+    attempt = job.attempt
+    has_failed = bool(attempt.steps) and any(
+        each.error.file == line.file and each.error.line > attempt.steps[-1].line
+        for each in attempt.errors[-1:]
+    )
+    lag = 0 if has_failed else _MAX_LAG * (job.layout.log_interval or 1)
+    return last - line.iteration <= lag and at - (attempt.line_at or at) < _COPY_SECONDS
 
 
 def _step(job: Job, stream: Stream, at: float, line: Iteration) -> Step:
@@ -344,26 +357,52 @@ def _is_calm(job: Job) -> bool:
 
 def _book_lines(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[int, bool]:
     """Pass each line to calibration and ledger. Return how far it got, and whether the last of
-    these lines must go to the ledger."""
-    books, calibration, pace = job.ledger, job.calibration, job.ledger.pace
-    usual, limit, is_full = calibration.best_step, books.slow_ratio, calibration.steps.is_full
-    before, till, owed = job.attempt.steps[-1].at, books.booked_at, pace.owed
-    spent, weighed = books.booked[Spent.TRAINING], books.booked_gpu[Spent.TRAINING]
-    done, is_odd, weight = begin, False, books.world_size or 1
-    for at, seconds, new, number in _rows(placed, begin, end):
-        if usual is None or pace.slow_lines or not 0.0 < seconds < math.inf:
+    these lines must go to the ledger.
+
+    The usual step is learnt anew from a line now and then: lines between two such lines are booked
+    and learnt together, and so are all if they are so near each other that it does not matter.
+    """
+    known, pace = job.calibration, job.ledger.pace
+    lines = placed.lines
+    rows = LineTimes.of(
+        placed.ats[begin:end], job.attempt.steps[-1].at, _seconds(lines, begin, end),
+        lines.covers[begin:end], lines.numbers[begin:end],
+    )  # fmt: skip
+    done, is_odd, size = 0, False, end - begin
+    is_alike = (
+        known.steps.is_full
+        and not pace.slow_seconds
+        and job.ledger.slow_ratio > ALIKE
+        and known.are_alike(rows.seconds)
+    )
+    while done < size and not is_odd:
+        has_usual = known.best_step is not None and not pace.slow_lines
+        if not has_usual or not 0.0 < rows.seconds[done] < math.inf:
             break
-        done += 1
-        gap, printed = at - before, seconds * new
-        before = at
-        is_telling = gap >= CLOSE_SECONDS or not number % EVERY or not is_full
-        if is_telling:
-            calibration.learn_step(seconds, new)
-            calibration.learn(DeadlineSlot.TRAINING, max(gap, printed))
-            usual, is_full = calibration.best_step or usual, calibration.steps.is_full
+        calibration.lines_reported(known, rows, done, done + 1)
+        together = known.lines_until_update if known.steps.is_full else 0
+        count, is_odd = _book_part(job, rows, done, size if is_alike else done + 1 + together)
+        calibration.lines_reported(known, rows, done + 1, done + count)
+        done += count
+    return begin + done, is_odd
+
+
+def _book_part(job: Job, rows: LineTimes, begin: int, end: int) -> tuple[int, bool]:
+    """Book lines with one usual step; return how many, and whether the last of them is left to the
+    ledger."""
+    books, pace = job.ledger, job.ledger.pace
+    usual, till, owed = job.calibration.best_step or 0.0, books.booked_at, pace.owed
+    spent, weighed = books.booked[Spent.TRAINING], books.booked_gpu[Spent.TRAINING]
+    count, weight, slow = 0, books.world_size or 1, usual * books.slow_ratio
+    is_odd = False
+    columns = (rows.ats, rows.seconds, rows.new, rows.printed)
+    for at, seconds, new, printed in zip(*(each[begin:end] for each in columns), strict=True):
+        if pace.slow_lines or not 0.0 < seconds < math.inf:
+            break
+        count += 1
         room = at - till if at > till else 0.0
         debt = printed + owed - room
-        is_odd = seconds > usual * limit
+        is_odd = seconds > slow
         if not -JITTER < debt < JITTER:
             is_odd = is_odd or not is_fitting(pace, printed, room, debt)
         if is_odd:
@@ -374,22 +413,9 @@ def _book_lines(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[in
         spent += room
         weighed += room * weight
         till = at if at > till else till
-    if begin < done - is_odd:
-        pace.owed = owed
-        books.booked[Spent.TRAINING], books.booked_gpu[Spent.TRAINING] = spent, weighed
-        books.booked_at = till
-    return done, is_odd
-
-
-def _rows(placed: PlacedLines, begin: int, end: int) -> Iterable[tuple[float, float, int, int]]:
-    lines = placed.lines
-    return zip(
-        placed.ats[begin:end],
-        _seconds(lines, begin, end),
-        lines.covers[begin:end],
-        lines.numbers[begin:end],
-        strict=True,
-    )
+    pace.owed, books.booked_at = owed, till
+    books.booked[Spent.TRAINING], books.booked_gpu[Spent.TRAINING] = spent, weighed
+    return count, is_odd
 
 
 def _part(lines: StepLines, field: str, begin: int, end: int) -> Sequence[float] | None:

@@ -26,10 +26,13 @@ from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.model.decision import Decision
 from mwatch.model.finding import Cause, Severity
 from mwatch.model.incident import IncidentRecord, SavedEvidence
+from mwatch.model.reading import Ok
+from mwatch.sources.background import BackgroundCall
 from mwatch.sources.nccl_ras import NcclRas
 from mwatch.watch.collector import VolumeCollector
 
 _MAX_ANNOUNCEMENTS = 3
+_RECALL_SECONDS = 2.0
 _SETTLED_SECONDS = 5.0
 """A record that has not changed for so long is copied off the pod again, with its evidence."""
 
@@ -65,7 +68,23 @@ class IncidentTracker:
         self._evidence = evidence
         self._is_act = is_act
         self._tracked: deque[TrackedIncident] = deque(maxlen=MAX_INCIDENTS)
+        self._earlier: dict[str, SavedEvidence] = {}
+        """By incident: evidence that an earlier watcher of this run has saved."""
         self.problems: list[str] = []
+        self._recall()
+
+    def _recall(self) -> None:
+        """Read what an earlier watcher of this run has left, within a time limit."""
+        call = BackgroundCall(
+            "mwatch-recall", lambda: Ok(self._files.read()), limit_seconds=_RECALL_SECONDS
+        )
+        call.start()
+        call.wait(_RECALL_SECONDS)
+        found = call.take()
+        if isinstance(found, Ok):
+            records = found.value.records
+            self._earlier = {each.id: each.evidence for each in records if each.evidence}
+            self._engine.recall(records)
 
     @property
     def tracked(self) -> list[TrackedIncident]:
@@ -77,7 +96,8 @@ class IncidentTracker:
         last = self._tracked[-1].incident.number if self._tracked else 0
         for incident in self._engine.incidents:
             if incident.number > last:
-                tracked = TrackedIncident(incident, self._record(incident, None))
+                evidence = self._earlier.get(incident.id)
+                tracked = TrackedIncident(incident, self._record(incident, evidence))
                 self._tracked.append(tracked)
                 self._want_evidence(tracked)
                 self._write(tracked)
@@ -144,7 +164,8 @@ class IncidentTracker:
         """A warning does not justify a dump of all ranks."""
         symptoms = tracked.incident.symptoms
         found = [each.finding.severity for each in symptoms if each.closed_at is None]
-        if tracked.case is None and Severity.CRITICAL in found:
+        is_saved = tracked.incident.id in self._earlier
+        if tracked.case is None and not is_saved and Severity.CRITICAL in found:
             self._ask(tracked)
 
     def _ask(self, tracked: TrackedIncident) -> None:
@@ -159,7 +180,8 @@ class IncidentTracker:
         return incident.record(job.run, world_size=job.layout.world_size, evidence=evidence)
 
     def _refresh(self, tracked: TrackedIncident) -> None:
-        record = self._record(tracked.incident, _kept(tracked.case))
+        kept = _kept(tracked.case) or self._earlier.get(tracked.incident.id)
+        record = self._record(tracked.incident, kept)
         if record == tracked.record:
             return
         tracked.record = record

@@ -170,7 +170,8 @@ class RunNotices:
 
         known, self._stages = self._stages, {}
         for record, incident in ((each.record, each.incident) for each in tracked):
-            before, stage = known.get(record.id), incident.stage
+            first = IncidentStage.OPENED if incident.is_recalled else None
+            before, stage = known.get(record.id, first), incident.stage
             if is_later(stage, before):
                 is_critical = incident.finding.severity is Severity.CRITICAL
                 message = incident_message(

@@ -44,6 +44,8 @@ _OPENED_SECONDS = 10.0
 _POLLS_PER_SECOND = 20.0
 """Of all pages together: many pages each poll less often."""
 _LAST_SECONDS = 2.0
+_MARK_SECONDS = 3.0
+"""Between two states that are made for a new mark, whatever they cost."""
 _PAGE_ID = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _CURSOR = re.compile(r"([0-9a-f]{8})\.([0-9]{1,15})", re.ASCII)
 _LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?", re.ASCII | re.IGNORECASE)
@@ -118,6 +120,7 @@ class PartsPage(Generic[State]):
         self._asked_at = float("-inf")
         self._made_at = float("-inf")
         self._made_in = 0.0
+        self._mark: object = None
         self._state: State | None = None
         self._fresh = threading.Condition()
         self._may_wait = threading.Semaphore(_MAX_WAITING)
@@ -132,6 +135,9 @@ class PartsPage(Generic[State]):
         self._last_seen: set[str] = set()
 
     scripts: tuple[str, ...] = ("page.js", "live.js")
+    max_wait_seconds = _MAX_SHARED_SECONDS
+    """Between two requests of a browser. Where the loop gives marks, a browser asks more often than
+    a state is made: an answer without a change costs little."""
 
     def render(self, state: State) -> Mapping[str, str]:
         raise NotImplementedError
@@ -145,13 +151,16 @@ class PartsPage(Generic[State]):
         """Of the last rendering: CPU time that has a limit of its own."""
         return 0.0
 
-    def show_if_wanted(self, make: Callable[[], State]) -> None:
-        """Make a state, if somebody has the page open and the last one is old enough."""
-        now = self._clock()
-        if self.is_wanted and now - self._made_at >= self._seconds:
+    def show_if_wanted(self, make: Callable[[], State], mark: object = None) -> None:
+        """Make a state, if somebody has the page open and the last one is old enough. `mark`: if
+        this changes, the page must not wait for its turn."""
+        age = self._clock() - self._made_at
+        is_due = age >= self._seconds or (mark != self._mark and age >= _MARK_SECONDS)
+        if self.is_wanted and is_due:
             began = time.thread_time()
             state = make()
             self._made_in = time.thread_time() - began
+            self._mark = mark
             self.show(state)
 
     @property
@@ -223,7 +232,8 @@ class PartsPage(Generic[State]):
             with self._fresh:
                 self._last_seen.add(id)
                 self._fresh.notify_all()
-        wait = max(self._seconds, len(self.open) / _POLLS_PER_SECOND)
+        wait = min(self._seconds, self.max_wait_seconds)
+        wait = max(wait, len(self.open) / _POLLS_PER_SECOND)
         head = json.dumps({"after": after, "wait": round(wait, 1), "over": is_over}).encode()
         return Page(head[:-1] + b', "parts": {%b}}' % parts, "application/json", headers=_NOT_KEPT)
 

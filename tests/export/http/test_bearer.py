@@ -59,7 +59,13 @@ def test_a_file_without_a_usable_token_is_closed(tmp_path: Path, text: str) -> N
     (tmp_path / "token").write_text(text)
     found = status(Bearer(tmp_path / "token"), asked(f"Bearer {text.strip()}"))
     assert found is HTTPStatus.FORBIDDEN
-    assert status(Bearer(tmp_path / "none"), asked("Bearer x")) is HTTPStatus.FORBIDDEN
+
+
+def test_a_token_that_is_not_mounted_yet_may_be_tried_again(tmp_path: Path) -> None:
+    bearer = Bearer(tmp_path / "token")
+    assert status(bearer, asked(f"Bearer {TOKEN}")) is HTTPStatus.SERVICE_UNAVAILABLE
+    (tmp_path / "token").write_text(TOKEN)
+    assert status(bearer, asked(f"Bearer {TOKEN}")) is None
 
 
 def test_a_token_that_is_changed_as_a_mounted_secret_is_holds_at_once(tmp_path: Path) -> None:

@@ -9,11 +9,21 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
-from mwatch.export.http.server import STUCK_SECONDS, Page, Request, Server, standard_pages
+from mwatch.export.http.server import (
+    LIMIT_SECONDS,
+    MAX_CONNECTIONS,
+    STUCK_SECONDS,
+    Endpoint,
+    Page,
+    Pages,
+    Request,
+    Server,
+    standard_pages,
+)
 from support.builders.snapshot import busy_snapshot
 from support.runs.http_runs import WAIT, get, poll, served
 
@@ -118,6 +128,39 @@ def test_who_says_nothing_holds_no_place_for_long() -> None:
     with served({"/hello": hello}, limit_seconds=0.2, max_connections=1) as server:
         with closing(socket.create_connection(("127.0.0.1", server.port), WAIT)) as silent:
             assert silent.recv(1) == b""
+        assert poll(lambda: get(server.port, "/hello")[0] == 200)
+
+
+SLOW = [
+    b"",
+    b"GET /hello HTTP/1.1\r\nX-Header: a",
+    b"POST /hello HTTP/1.1\r\nContent-Length: 9\r\n\r\n1",
+]
+
+
+@pytest.mark.parametrize("sent", SLOW, ids=["silent", "headers", "body"])
+def test_slow_clients_cannot_keep_others_out(sent: bytes) -> None:
+    """With the usual limits: they hold their places for ten seconds if nobody else asks."""
+    pages: Pages = {"/hello": Endpoint(get=hello, post=hello)}
+    with served(pages) as server, ExitStack() as held:
+        place = ("127.0.0.1", server.port)
+        for _ in range(MAX_CONNECTIONS + 4):
+            slow = held.enter_context(closing(socket.create_connection(place, WAIT)))
+            slow.sendall(sent)
+        began = time.monotonic()
+        for _ in range(MAX_CONNECTIONS):  # each takes the place of a slow one
+            assert poll(lambda: get(server.port, "/hello")[0] == 200)
+        assert time.monotonic() - began < LIMIT_SECONDS
+
+
+def test_who_does_not_read_its_answer_loses_its_place() -> None:
+    large = Page(b"x" * 20_000_000)
+    pages: Pages = {"/large": lambda request: large, "/hello": hello}
+    with served(pages, limit_seconds=60.0, max_connections=2) as server, ExitStack() as held:
+        for _ in range(2):
+            place = ("127.0.0.1", server.port)
+            deaf = held.enter_context(closing(socket.create_connection(place, WAIT)))
+            deaf.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         assert poll(lambda: get(server.port, "/hello")[0] == 200)
 
 

@@ -13,7 +13,8 @@ import pytest
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
-from mwatch.report.html.live import LARGE, LiveParts, LiveView, Place, document, time_left
+from mwatch.report.html.live import LiveParts, LiveView, Place, document, time_left
+from mwatch.report.html.sections import LARGE
 from mwatch.report.model import CheckpointStory
 from mwatch.report.run_report import RunReport
 from support.builders.snapshot import busy_snapshot, empty_snapshot
@@ -114,6 +115,46 @@ def test_two_thousand_ranks_are_squares_and_the_odd_ones_have_a_row(report: RunR
     rows = text(html.partition('class="odd">')[2].partition("</ol>")[0])
     assert rows.index("rank 7, culprit: hang") < rows.index("rank 9, behind by 5")
     assert len(html) < 400_000
+
+
+def test_squares_change_with_the_state_of_a_rank_and_not_with_its_numbers(
+    report: RunReport,
+) -> None:
+    renderer, busy = LiveParts(), replace(busy_snapshot(), findings=(), gpus=())
+    places = dict.fromkeys(range(200), "pod a, node <n>")
+
+    def shown(number: int, seconds: float, odd: int | None = None) -> str:
+        moved = [
+            each._replace(iteration=number, beat_at=AT + seconds, progressed_at=AT + seconds)
+            for each in ranks(200)
+        ]
+        if odd is not None:
+            moved[odd] = moved[odd]._replace(iteration=number - 4)
+        now = replace(busy, at=AT + seconds, ranks=tuple(moved))
+        view = LiveView(now, places=places, rank_count=5000)
+        return renderer.render(report, view)["ranks"]
+
+    first = shown(50, 0.0)
+    assert "200 of 5,000" in text(first) and first.count('<li class="good"') == 201
+    assert 'title="rank 7, in step, pod a, node &lt;n&gt;"' in first
+    assert shown(60, 9.0) == first
+    late = shown(70, 18.0, odd=7)
+    assert 'class="warn" title="rank 7, behind by 4, pod a' in late
+    assert late.count('<li class="good"') == 200
+    assert shown(80, 27.0) == first
+
+
+def test_a_rank_whose_report_is_older_is_not_behind(report: RunReport) -> None:
+    """The controller hears of each pod at another moment."""
+    busy = busy_snapshot()
+    step = busy.numbers.step_seconds
+    assert step is not None
+    young, old, slow = ranks(3)
+    old = old._replace(iteration=46, beat_at=young.beat_at - 4 * step)
+    slow = slow._replace(iteration=46, beat_at=young.beat_at - step)
+    asked = replace(busy, ranks=(young, old, slow), findings=(), hang_deadline_seconds=600.0)
+    html = parts(report, asked)["ranks"]
+    assert '<li class="good" id="rank-1">' in html and '<li class="warn" id="rank-2">' in html
 
 
 def test_ranks_without_iterations_are_judged_by_their_probe(report: RunReport) -> None:

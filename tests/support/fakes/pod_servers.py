@@ -6,11 +6,12 @@ the loopback network. What it tells of is up to the test."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mwatch.export.http.server import Page, Request, Server
+from mwatch.model.job import SignSeen
 from mwatch.model.observation import AttemptStart, Beat, Observed
 from mwatch.model.snapshot.pod import PodId, WrapperState
 from mwatch.model.snapshot.snapshot import SourceState
@@ -34,6 +35,8 @@ class PodServer:
     ) -> None:
         self.name, self.rank, self.attempt = name, rank, attempt
         self.requests: list[str] = []
+        self.follows = True
+        """False: as sidecars of older releases."""
         self.started_at = time.time() - 5.0
         self._namespace = namespace
         self.be(uid)
@@ -58,7 +61,7 @@ class PodServer:
     def tell(self, what: Any, at: float | None = None) -> None:
         self.page.observe(Observed(time.time() if at is None else at, self.name, what))
 
-    def look(self, iteration: int) -> None:
+    def look(self, iteration: int, signs: Sequence[SignSeen] = ()) -> None:
         """As its loop does once a second."""
         now = time.time()
         beat = Beat(self.rank, 2, iteration, "compute", f"{iteration:08x}", 40, None)
@@ -68,7 +71,7 @@ class PodServer:
             None, False,
         )  # fmt: skip
         looked = Evaluated(
-            snapshot, time.monotonic(), 0.0, (RankReading(beat, 0.1, True),), now, (),
+            snapshot, time.monotonic(), 0.0, (RankReading(beat, 0.1, True),), now, signs,
             {self.rank: now - 0.2}, 1.0,
         )  # fmt: skip
         self.page.update(looked, wrapper, None)
@@ -82,4 +85,6 @@ class PodServer:
 
     def _answer(self, request: Request) -> Page:
         self.requests.append(request.query)
+        if not self.follows:
+            request = request._replace(query=request.query.replace("follow=", "unknown="))
         return self.page.page(request)

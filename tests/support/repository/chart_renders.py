@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Charts, rendered by the real helm: the one on PATH, or the one that the cluster's tests build."""
+"""Charts, rendered by the real helm: the one on PATH, or the one that `make test` builds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHARTS = Path(__file__).resolve().parents[3] / "manifests" / "charts"
 MEGATRON = CHARTS / "megatron-training"
 KUBERNETES = "1.34.4"
 """The charts look at the version; a helm built from modules has none of its own to tell."""
-NO_HELM = "there is no helm: put one on PATH, or let `make test-cluster` build it"
+NO_HELM = "there is no helm: put one on PATH, or install Go and let `make test` build it"
 _SECONDS = 60
 _SENTENCE = re.compile(r"execution error at \([^)]*\): (.*)")
 
@@ -31,15 +31,15 @@ class Refused(ValueError):
 
 @cache
 def helm() -> Path | None:
-    """None where there is none, and nobody asked for one to be built (nine minutes)."""
+    """None where there is none, and nobody asked for one to be built (some minutes)."""
     found = shutil.which("helm")
     if found is not None:
         return Path(found)
     if os.environ.get("MWATCH_CLUSTER_TESTS"):
-        from cluster.binaries import kubernetes  # which builds it where it is not there
+        from cluster import binaries
 
-        return kubernetes() / "helm"
-    built = sorted((user_cache().parent / "cluster").glob("kubernetes-*/helm"))
+        return binaries.helm()
+    built = sorted((user_cache().parent / "cluster").glob("helm-*/helm"))
     return built[-1] if built else None
 
 

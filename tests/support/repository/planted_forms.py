@@ -251,6 +251,89 @@ TEXTS = [
     f"KeyError: 'HF_TOKEN=«{W}»'",
 ]
 
+# Written before the rules were tried on them, and judged once: 23 of these 62 passed.
+_H, _H32 = "d41c7be9025fa8836e14b7", "9b3de0a7c41f5826ed70a4c8f1b2396e"
+_H40 = _H32 + "5c07da41"
+_A = "kT3vRm9yQe5LxJ2wPz8Hs6Bd"
+_A40 = _A + "Uc4Nf7Gi1Ko0Va3E"
+UNSEEN = [
+    # services nobody listed
+    f"using fireworks «fw_{_A}»",
+    f"together «tgp_v1_{_A40}xY9-_q»",
+    f"anyscale «esecret_{_A40.lower()}»",
+    f"modal token set «as-{_A[:22]}» --profile x",
+    f"pulumi «pul-{_H40}»",
+    f"doppler «dp.st.prd.{_A40}»",
+    f"op «ops_eyJzaWduSW5BZGRyZXNz{_A40}»",
+    f"fly «FlyV1 fm2_{_A40}{_A40}»",
+    f"netlify «nfp_{_A40}»",
+    f"planetscale «pscale_tkn_{_A40}»",
+    f"grafana «glc_eyJvIjoiMTIzNDU2Iiwi{_A40}»",
+    f"databricks oauth «dose{_H32}»",
+    f"gcs hmac «GOOG1E{'QK7XW2LP9RT4VB6NM8KDYS3HF5GJ1TC0QA2EZ4U8RX5WJ9VB3NM7K'}»",
+    f"tencent «AKID{_A40[:32]}»",
+    f"volc «AKLT{_A40}»",
+    f"heroku «HRKU-AA{_A40}{_A}»",
+    f"honeycomb «hcaik_01{_A40.lower()}»",
+    f"cloudflare origin «v1.0-{_H}ab-{_H40}{_H40}{_H40}»",
+    f"DSN https://«{_H32}»@o4501.ingest.sentry.io/4502",
+    f"dd-api-key: «{_H32}»",
+    f"vault «s.{_A}»",
+    f"docker «dckr_oat_{_A40}»",
+    # commands
+    "+ kubeadm join 10.0.0.1:6443 --token «k3f9qz.b1x7r0w8p2m4t6v5»"
+    " --discovery-token-ca-cert-hash sha256:ab",
+    "+ kubectl create secret generic db --from-literal=rootpw=«tiger-lily»",
+    "+ helm install pg bitnami/pg --set auth.postgresPassword=«tigerlily7»",
+    "+ docker login -u me -p «tigerlily7» registry",
+    "+ mysql -h db -uroot -p«tigerlily7» mlflow",
+    "PGPASSWORD=«tigerlily7» psql -h db",
+    "+ redis-cli -h cache -a «tigerlily7» ping",
+    "+ openssl rsa -in k.pem -passin pass:«tigerlily7»",
+    "+ ldapsearch -x -D cn=me -w «tigerlily7» -b dc=x",
+    "+ ipmitool -I lanplus -H bmc1 -U admin -P «tigerlily7» chassis status",
+    "+ mount -t cifs //nas/data /data -o username=me,password=«tigerlily7»,vers=3.0",
+    f"+ mc alias set minio http://minio:9000 admin «{_A}»",
+    "echo «tigerlily7» | sudo -S nvidia-smi -pm 1",
+    "+ smbclient //nas/x -U me%«tigerlily7»",
+    "+ huggingface-cli login --add-to-git-credential --token «tiny-token-9»",
+    # hashes and files
+    "db:5432:mlflow:trainer:«tigerlily7»",
+    "root:«$6$rounds=5000$kT3vRm9y$QeLxJ2wPz8Hs6BdUc4Nf7Gi1Ko0Va3EkT3vRm9yQe5LxJ2wPz8Hs6Bd»:19000"
+    ":0:99999:7:::",
+    "hash «$2b$12$kT3vRm9yQe5LxJ2wPz8Hs6BdUc4Nf7Gi1Ko0Va3EkT3vRm9yQe5Lx»",
+    f"Fernet key: «{_A40}abc=»",
+    # code, reprs, debug output
+    "requests.get(url, auth=('me', '«tigerlily7»'))",
+    "LoginInfo(user='me', password='«tiger lily»', host='db')",
+    f"metadata=(('authorization', 'Bearer «{_A40}»'),)",
+    f"send: b'GET / HTTP/1.1\\r\\nHost: x\\r\\nX-Api-Token: «{_A}»\\r\\n\\r\\n'",
+    "│ db_pass = '«tigerlily7»'                  │",
+    "    client.login(\"me\", \"«tigerlily7»\")",
+    "declare -x WANDB_PW=\"«tigerlily7»\"",
+    "spring.datasource.password=«tigerlily7»",
+    "<add key=\"DbPassword\" value=\"«tigerlily7»\" />",
+    "{&quot;password&quot;:&quot;«tigerlily7»&quot;}",
+    "body: user=me&password=«tiger%20lily7»&grant_type=password",
+    "redirect=%2Flogin%3Fuser%3Dme%26password%3D«tigerlily7»%26x%3D1",
+    "jdbc:postgresql://db/mlflow?user=me&password=«tigerlily7»&ssl=true",
+    f"SharedAccessSignature sr=ns&sig=«{_A40}%3D»&se=1&skn=root",
+    "BlobEndpoint=https://a.blob.core.windows.net/;SharedAccessSignature=«sv=2022-11-02&ss=b&sig="
+    f"{_A40}%3D»",
+    # words
+    "the password for admin is «tigerlily7»",
+    "Passwort: «tigerlily7»",
+    "Enter passphrase for key: «tiger lily seven»",
+    "One-time code: «483920»",
+    "2026-01-02 03:04:05,678 INFO boot: ssh key:\n2026-01-02 03:04:05,679 INFO -----BEGIN"
+    " OPENSSH PRIVATE KEY-----\n2026-01-02 03:04:05,679 INFO boot:"
+    " «b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQAAAAAAAAABAAAAMwAAAAtzc2gtZW»\n2026-01-02"
+    " 03:04:05,680 INFO boot: «QyNTUxOQAAACBkT3vRm9yQe5LxJ2wPz8Hs6BdUc4Nf7Gi1Ko0Va3EAAAAJg»\n"
+    "2026-01-02 03:04:05,680 INFO -----END OPENSSH PRIVATE KEY-----",
+    "SECRETS\n  user: me\n  database:\n    value: «tigerlily7»",
+]  # fmt: skip
+TEXTS += UNSEEN
+
 ARGUMENTS = [
     ["--db-pass", "«hunter2a»"],
     ["-p", "«hunter2b»"],
@@ -280,6 +363,16 @@ ARGUMENTS = [
     ["--token", "«123456789»"],
     ["--save", f"s3://b/x?X-Amz-Signature=«{HEX40}»"],
     ["-c", "«import os; pw = 'x'»"],
+    ["--from-literal=pw=«tigerlily7a»"],
+    ["--login", "me:«tigerlily7b»"],
+    ["--url", "https://me:«tigerlily7c»@h/x"],
+    ["wandb.key=«tigerlily7d»"],
+    ["--config-override", "auth.value=«tigerlily7e»"],
+    ["-k", "«tigerlily7f»"],
+    ["--save", "s3://AKIAQ7XW2LP9RT4VB6NM:«tigerlily7g»@bucket/x"],
+    ["--data-path", "http://h/d?sig=«tigerlily7habc»"],
+    ["--run-name", "«hf_kT3vRm9yQe5LxJ2wPz8Hs6Bd»"],
+    ["--tokenizer-model", "me:«tigerlily7i»@hub/model"],
 ]
 ENVIRONMENT = {
     "ADMIN_PW": "hunter3a",

@@ -134,6 +134,9 @@ class Running:
         until(lambda: log.exists() and b"iteration" in log.read_bytes())
         return until(lambda: self.attempt.get("pid") and self.attempt)  # type: ignore[no-any-return]
 
+    def says(self, text: str) -> None:
+        until(lambda: text.encode() in self.said.read_bytes())
+
     def ends(self) -> Finished:
         code = self.process.wait(PATIENCE)
         return Finished(code, b"", self.said.read_bytes(), self.folder)

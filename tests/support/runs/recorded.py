@@ -5,11 +5,16 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
-from support.builders.events import arguments_block, megatron_line
+from mwatch.replay.replay import ReplayRequest, replay
+from mwatch.report.run_report import RunReport
+from support.builders.events import arguments_block, log, megatron_line
 
+NOW = 2_000_000_000.0
 START = datetime(2026, 1, 7, 10, 0, 0)
 KILLED = (
     "E0107 {time} 2540 torch/distributed/elastic/multiprocessing/api.py:986] failed (exitcode: -9)"
@@ -31,6 +36,14 @@ Root Cause (first observed failure):
   error_file: <N/A>
   traceback : Signal 9 (SIGKILL) received by PID 2632
 ============================================================"""
+
+
+def read(folder: Path, *lines: str, age: float = 86_400.0) -> RunReport:
+    """What mwatch makes of an excerpt in a file of that age, in seconds before `NOW`."""
+    file = folder / "train.log"
+    file.write_text(log(*lines))
+    os.utime(file, (NOW - age, NOW - age))
+    return replay(ReplayRequest([str(file)]), NOW)
 
 
 def moment(seconds: float) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any
 
@@ -21,6 +21,7 @@ from mwatch.engine.engine import Assessment
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.gang import restart as gang_restart
 from mwatch.gang.restart import ledger_key
+from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
@@ -203,6 +204,16 @@ class _Closing:
         return False
 
 
+def leading_manager(access: Access, clock: Callable[[], float]) -> RemediationManager:
+    """Of a controller that holds the Lease of the namespace `ns`."""
+    lease = Lease(access, "ns", "me")
+    lease.turn()
+    return RemediationManager(
+        access, "ns", lease=lease, clock=clock, events=Events(access, "me"),
+        settings=FleetSettings(),
+    )  # fmt: skip
+
+
 class SimulatedController:
     """One process: its memory is its own, and ends with it."""
 
@@ -302,16 +313,20 @@ def one_thread(
     patch.setattr(background, "ThreadPoolExecutor", QueueExecutor)
     patch.setattr(gang_restart, "ThreadPoolExecutor", InlineExecutor)
 
-    def post(where: PodAddress, path: str, token: str, body: Mapping[str, Any], _: float) -> Reply:
+    def ask_all(
+        pods: Sequence[PodAddress], path: str, token: str, *, body: Mapping[str, Any], **_: object
+    ) -> dict[str, Reply]:
         assert path == "/v1/restart"
-        before_in_place(body["attempt"], token)
-        return gang.restart_in_place(where.uid, body["attempt"])
+        found = {}
+        for each in pods:
+            before_in_place(body["attempt"], token)
+            found[each.pod] = gang.restart_in_place(each.uid, body["attempt"])
+        return found
 
     def save(*_: object, **more: object) -> SavedEvidence:
         before_evidence()
         return SavedEvidence("", (), ())
 
-    patch.setattr(worker, "post", post)
-    for module in (worker, evidence):
-        patch.setattr(module, "gather", lambda asks, **_: {name: asks[name]() for name in asks})
+    patch.setattr(worker, "ask_all", ask_all)
+    patch.setattr(evidence, "gather", lambda asks, **_: {name: asks[name]() for name in asks})
     patch.setattr(evidence, "collect", save)

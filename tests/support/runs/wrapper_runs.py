@@ -65,13 +65,15 @@ def running(
     *words: str,
     options: Sequence[str] = (),
     given: Mapping[str, str] | None = None,
+    with_node_facts: bool = False,
     **changes: Any,
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Killed at the end, with all that is below it. `given`: its environment."""
     settings: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     settings.update(stdin=subprocess.DEVNULL, env=dict(given or environ()), **changes)
+    facts = [] if with_node_facts else ["--no-node-facts"]
     wrapper = subprocess.Popen(
-        command(*words, options=["--no-node-facts", "--dir", str(directory), *options]), **settings
+        command(*words, options=[*facts, "--dir", str(directory), *options]), **settings
     )
     try:
         yield wrapper
@@ -128,4 +130,14 @@ def descendants(pid: int) -> list[int]:
     found = list(parents.get(pid, []))
     for each in found:
         found += parents.get(each, [])
+    return found
+
+
+def helpers(wrapper: int, module: str) -> list[int]:
+    """The processes that it has started to run a module of `mwatch_trainer`."""
+    found = []
+    for pid in descendants(wrapper):
+        with suppress(OSError):
+            if f"mwatch_trainer.{module}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
     return found

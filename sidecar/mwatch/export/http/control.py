@@ -111,6 +111,7 @@ MIN_TOKEN_BYTES = 16
 _MAX_TOKEN_BYTES = 4096
 _MAX_CLIENTS = 1024
 _SCHEME = "bearer"
+NOT_MOUNTED = "the job's token is not mounted: retry, as a new Secret takes about a minute"
 
 
 class HttpRefusal(NamedTuple):
@@ -148,6 +149,8 @@ class Bearer:
         try:
             with self._file.open("rb") as file:
                 token = file.read(_MAX_TOKEN_BYTES + 1).strip()
+        except FileNotFoundError:
+            return HttpRefusal(HTTPStatus.SERVICE_UNAVAILABLE, NOT_MOUNTED)
         except OSError as error:
             return _closed(f"the token file cannot be read ({error.strerror})")
         if not MIN_TOKEN_BYTES <= len(token) <= _MAX_TOKEN_BYTES:

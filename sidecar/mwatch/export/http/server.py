@@ -2,21 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small HTTP server: routes requests to pages, and serves `/metrics` and `/healthz`.
 
-It listens on a pod network where anyone may connect: so there are few connections at a time, one
-request on each, a small body, and a time limit for the whole request. A page that raises closes the
-connection without an answer, and is counted. There is no TLS; pages check who may use them, and
-scrub what they show.
+It listens on a pod network where anyone may connect: so there are few connections at a time, fewer
+from one address, one request on each, a small body, and a time limit for the whole request. If all
+places are taken, a client that is slow to send its request or to read its answer loses its own: a
+probe of the kubelet must not fail because of others. A page that raises closes the connection
+without an answer, and is counted. There is no TLS; pages check who may use them, and scrub what
+they show.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import math
 import re
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -30,6 +35,9 @@ MAX_CONNECTIONS = 16
 LIMIT_SECONDS = 10.0
 MAX_BODY_BYTES = 64 << 10
 PORT_TRIES = 16
+_SLOW_REQUEST_SECONDS = 1.0
+_SLOW_ANSWER_SECONDS = 5.0
+"""After that long a client may lose its place to another one."""
 _POLL_SECONDS = 0.25
 _DRAIN_BYTES = 1 << 20
 _DRAIN_SECONDS = 1.0
@@ -57,6 +65,8 @@ class Page(NamedTuple):
     headers: Mapping[str, str] = {}
     stream: Callable[[Send], None] | None = None
     """Sends the body in pieces, instead of `body`."""
+    seconds: float = 0.0
+    """Time limit of the stream; 0: the endpoint's."""
 
 
 Handler = Callable[[Request], Page]
@@ -146,7 +156,7 @@ class Server:
         self._server = _bind(host, port)
         self._server.pages = pages
         self._server.limit_seconds = limit_seconds
-        self._server.free = threading.Semaphore(max_connections)
+        self._server.most = max_connections
         self._thread = threading.Thread(
             target=self._server.serve_forever,
             args=(_POLL_SECONDS,),
@@ -165,8 +175,10 @@ class Server:
         return self._server.failures
 
     def close(self) -> None:
+        """Ends open connections too: a stream would go on for minutes."""
         self._server.shutdown()
         self._server.server_close()
+        self._server.hang_up()
         self._thread.join(_POLL_SECONDS * 8)
 
 
@@ -181,17 +193,34 @@ def _bind(host: str, port: int) -> _Listener:
     raise OSError(errno.EADDRINUSE, f"no free port from {port} on")
 
 
+@dataclass(slots=True)
+class _Connection:
+    address: str
+    began: float
+    until: float
+    is_read: bool = False
+    """The request is complete."""
+    has_time: bool = False
+    """Its page has a time limit of its own."""
+
+    def is_slow(self, now: float) -> bool:
+        if self.is_read:
+            return not self.has_time and now - self.began > _SLOW_ANSWER_SECONDS
+        return now - self.began > _SLOW_REQUEST_SECONDS
+
+
 class _Listener(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = MAX_CONNECTIONS
+    request_queue_size = 128
+    """Waiting connections cost nothing, and all wrappers of a gang connect at once."""
     pages: Pages
     limit_seconds: float
-    free: threading.Semaphore
+    most: int
     failures = 0
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._open: dict[socket.socket, float] = {}
+        self._open: dict[socket.socket, _Connection] = {}
         self._lock = threading.Lock()
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
@@ -203,16 +232,31 @@ class _Listener(ThreadingHTTPServer):
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if not self.free.acquire(blocking=False):
+        if not self._admit(request, str(client_address[0])):
             self._refuse(request)
             return
-        with self._lock:
-            self._open[request] = time.monotonic() + self.limit_seconds
         try:
             super().process_request(request, client_address)
         except RuntimeError:  # no thread can be started
             self._forget(request)
             self.shutdown_request(request)
+
+    def _admit(self, request: socket.socket, address: str) -> bool:
+        """Take a place, a free one or that of a slow client."""
+        now = time.monotonic()
+        with self._lock:
+            same = [each for each, known in self._open.items() if known.address == address]
+            is_greedy = len(same) >= self.most - self.most // 4
+            if is_greedy or len(self._open) >= self.most:
+                held = same if is_greedy else list(self._open)
+                late = (each for each in held if self._open[each].is_slow(now))
+                slowest = min(late, key=lambda each: self._open[each].began, default=None)
+                if slowest is None:
+                    return False
+                del self._open[slowest]
+                _hang_up(slowest)
+            self._open[request] = _Connection(address, now, now + self.limit_seconds)
+        return True
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
@@ -220,21 +264,25 @@ class _Listener(ThreadingHTTPServer):
         finally:
             self._forget(request)
 
-    def allow(self, request: socket.socket, seconds: float) -> None:
-        with self._lock:
-            if request in self._open:
-                self._open[request] = time.monotonic() + seconds
-
-    def service_actions(self) -> None:
-        """Close connections past their limit; called a few times a second."""
+    def read(self, request: socket.socket, seconds: float) -> None:
+        """The request is complete; `seconds`: the time limit of its page, 0: the usual one."""
         now = time.monotonic()
         with self._lock:
-            late = [each for each, until in self._open.items() if now > until]
+            known = self._open.get(request)
+            if known is not None:
+                known.is_read, known.began, known.has_time = True, now, seconds > 0
+                known.until = now + seconds if seconds else known.until
+
+    def service_actions(self) -> None:
+        """Called a few times a second."""
+        self.hang_up(time.monotonic())
+
+    def hang_up(self, now: float = math.inf) -> None:
+        """Close connections past their limit; without a time all of them."""
+        with self._lock:
+            late = [each for each, known in self._open.items() if now > known.until]
         for each in late:
-            try:
-                each.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                continue  # it is already closed
+            _hang_up(each)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Count pages that raise, but not clients that disconnect."""
@@ -243,9 +291,7 @@ class _Listener(ThreadingHTTPServer):
 
     def _forget(self, request: socket.socket) -> None:
         with self._lock:
-            was_open = self._open.pop(request, None)
-        if was_open is not None:
-            self.free.release()
+            self._open.pop(request, None)
 
     def _refuse(self, request: Any) -> None:
         try:
@@ -254,6 +300,12 @@ class _Listener(ThreadingHTTPServer):
         except OSError:
             pass
         self.shutdown_request(request)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    """Its thread notices, and closes it."""
+    with contextlib.suppress(OSError):  # it is already closed
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -293,8 +345,8 @@ class _Handler(BaseHTTPRequestHandler):
         return handler(self._request(path, found, body))
 
     def _request(self, path: str, found: Route, body: bytes) -> Request:
+        self.server.read(self.connection, found.endpoint.seconds)
         if found.endpoint.seconds:
-            self.server.allow(self.connection, found.endpoint.seconds)
             self.connection.settimeout(found.endpoint.seconds)
         headers = dict(self.headers.items())
         query = self.path.partition("?")[2]
@@ -340,6 +392,8 @@ class _Handler(BaseHTTPRequestHandler):
         if page.stream is None:
             self.wfile.write(page.body)
         else:
+            if page.seconds:
+                self.server.read(self.connection, page.seconds)
             page.stream(self._send_chunk if self._is_chunked else self.wfile.write)
             self.wfile.write(b"0\r\n\r\n" if self._is_chunked else b"")
 

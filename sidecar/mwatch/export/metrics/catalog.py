@@ -302,7 +302,7 @@ CONTROLLER_NOTIFICATIONS = counter(
 CONTROLLER_PODS = gauge(
     "controller_pods", "Running pods of watched jobs, by whether they answer.", "state"
 )
-CONTROLLER_POLLS = counter("controller_polls", "Requests to sidecars.")
+CONTROLLER_POLLS = counter("controller_polls", "Answers of sidecars, and failed requests.")
 CONTROLLER_POLL_FAILURES = counter(
     "controller_poll_failures", "Failed requests to sidecars.", "reason", unit="polls"
 )

@@ -8,6 +8,7 @@ One message per stage of an incident. Messages that wait together are sent as on
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -37,6 +38,8 @@ def incident_message(
     record: IncidentRecord, stage: IncidentStage, *, link: str, is_act: bool, is_critical: bool
 ) -> Message:
     """`link`: an address or a command. `is_act`: mwatch may act on this run."""
+    # Alone and in its sentence: a key that has a line for itself is not recognized elsewhere.
+    record = replace(record, summary=scrub_text(record.summary), reason=scrub_text(record.reason))
     culprit = None if record.culprit is None else record.culprit.label(" ")
     lines = [
         record.summary,

@@ -9,7 +9,7 @@ restart that is under way. A text that cannot be read (of a newer release) is ke
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -188,7 +188,7 @@ def from_data(data: Mapping[str, str]) -> LedgerData:
     return LedgerData(jobs, fleet.halt, unread, fleet.common)
 
 
-def _texts(entry: JobEntry) -> list[str]:
+def _texts(entry: JobEntry) -> Iterator[str]:
     """From the full text to the minimum."""
     bounded = replace(
         entry,
@@ -198,7 +198,7 @@ def _texts(entry: JobEntry) -> list[str]:
     )
     short = replace(bounded, incidents=bounded.incidents[-1:], notes=bounded.notes[-4:])
     least = replace(bounded, incidents=(), notes=())
-    return [_text(_document(each)) for each in (bounded, short, least)]
+    return (_text(_document(each)) for each in (bounded, short, least))
 
 
 class _Fleet(Struct):
@@ -261,8 +261,8 @@ def _entry(body: _Entry) -> JobEntry:
 
 
 def _text(document: Struct) -> str:
-    # ASCII: as many bytes as characters.
-    return json.dumps(msgspec.to_builtins(document), separators=(",", ":"), sort_keys=True)
+    # ASCII: as many bytes as characters. Everybody who looks may read a ConfigMap.
+    return json.dumps(json_codec.scrubbed(document), separators=(",", ":"), sort_keys=True)
 
 
 def _size(data: Mapping[str, str]) -> int:

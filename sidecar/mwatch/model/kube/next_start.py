@@ -13,6 +13,7 @@ from msgspec import Struct, to_builtins
 from msgspec.structs import replace
 
 from mwatch.model.timeline import Quarantine, Rollback
+from mwatch_trainer.scrub.scrubber import scrub_text
 
 MAX_TEXT = 300
 MAX_ROLLBACKS = 16
@@ -37,7 +38,7 @@ class NextStart(Struct, frozen=True):
             **(choice if self.has_choice else {}),
             "not_before": self.not_before,
             "in_seconds": left,
-            "reason": self.reason,
+            "reason": scrub_text(self.reason),
             "rollbacks": to_builtins(_without_marks(self.rollbacks)),
             "quarantine": to_builtins(self.quarantine),
         }
@@ -54,9 +55,11 @@ class RestartRequest(Struct, frozen=True):
 def shortened(start: NextStart) -> NextStart:
     """Bound texts and rollbacks, for the ledger."""
     rollbacks = _without_marks(start.rollbacks[-MAX_ROLLBACKS:])
-    return replace(start, reason=start.reason[:MAX_TEXT], rollbacks=rollbacks)
+    return replace(start, reason=scrub_text(start.reason)[:MAX_TEXT], rollbacks=rollbacks)
 
 
 def _without_marks(rollbacks: tuple[Rollback, ...]) -> tuple[Rollback, ...]:
     """Drop the marks: the wrapper makes its own from the checkpoints it finds."""
-    return tuple(replace(each, reason=each.reason[:MAX_TEXT], marked=()) for each in rollbacks)
+    return tuple(
+        replace(each, reason=scrub_text(each.reason)[:MAX_TEXT], marked=()) for each in rollbacks
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -182,7 +183,7 @@ _CONVERTED = frozenset({"incidents", "sources", "ranks", "checkpoint_sizes"})
 _SAME = tuple(each.name for each in fields(Inputs) if each.name not in _CONVERTED)
 
 
-def take(job: Job, around: Inputs, *, at: float) -> Snapshot:
+def take(job: Job, around: Inputs, *, at: float, has_ranks: bool = True) -> Snapshot:
     attempt, layout, has_started = job.attempt, job.layout, job.has_started
     last = attempt.steps[-1] if attempt.steps else None
     known = job.checkpoints.values()
@@ -201,7 +202,7 @@ def take(job: Job, around: Inputs, *, at: float) -> Snapshot:
         nan=attempt.nan,
         latest_checkpoint=_newest(known, around),
         good_checkpoint=_newest((each for each in known if _is_good(job, each)), around),
-        ranks=_ranks(job, around.ranks),
+        ranks=take_ranks(job, sorted(job.attempt.ranks), around.ranks) if has_ranks else (),
         incidents=dict(around.incidents),
         sources=dict(around.sources),
         **{name: getattr(around, name) for name in _SAME},
@@ -244,17 +245,19 @@ def _is_good(job: Job, known: KnownCheckpoint) -> bool:
     return is_whole and not is_bad
 
 
-def _ranks(job: Job, facts: Mapping[int, RankFacts]) -> tuple[RankSnapshot, ...]:
-    numbers = sorted(job.attempt.ranks)[:MAX_RANKS]
-    found = [job.attempt.ranks[number] for number in numbers]
+def take_ranks(
+    job: Job, numbers: Iterable[int], facts: Mapping[int, RankFacts] = MappingProxyType({})
+) -> tuple[RankSnapshot, ...]:
+    """Of the first of these ranks; `facts`: by rank."""
+    ranks, nothing = job.attempt.ranks, RankFacts()
     return tuple(
         RankSnapshot(
-            each.rank,
-            each.iteration,
+            number,
+            (each := ranks[number]).iteration,
             each.at,
-            facts.get(each.rank, RankFacts()),
+            facts.get(number, nothing),
             each.phase,
             each.progressed_at,
         )
-        for each in found
+        for number in islice(numbers, MAX_RANKS)
     )

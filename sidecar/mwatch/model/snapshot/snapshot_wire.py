@@ -13,11 +13,12 @@ counted in `unread`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from mwatch import json_codec
 from mwatch.model.finding import Finding
@@ -28,6 +29,11 @@ from mwatch.model.snapshot.snapshot import Storage
 
 VERSION = 1
 EMPTY = b'{"version":%d}' % VERSION  # answer of a sidecar without a snapshot yet
+STEADY = b'{"version":%d,"steady":true,' % VERSION
+"""How a line of a stream begins that holds only the records of the ranks."""
+
+REPORTED_SECONDS = 90.0
+"""How old the report of a witness may be that still reports: the slowest is asked each minute."""
 
 T = TypeVar("T")
 
@@ -76,16 +82,32 @@ class PodSnapshot:
     stored_at: float | None = None
     """When the newest listing of the save folder began; `stored` is the first equal one."""
     pod: PodFacts | None = None
+    signs_later: float = 0.0
+    """Seconds for which the witnesses of `signs` have reported the same since."""
 
     def shift(self, received_at: float) -> float:
         """What to add to a time of the snapshot to get the reader's time."""
         return received_at - self.age - self.at
 
+    def after(self, before: PodSnapshot | None) -> PodSnapshot:
+        """With the parts that are sent only when they change; without events."""
+        if before is None:
+            return replace(self, events=())
+        return replace(
+            self,
+            events=(),
+            wrapper=self.wrapper or before.wrapper,
+            stored=self.stored or before.stored,
+            pod=self.pod or before.pod,
+        )
+
     def observed(self, received_at: float) -> list[Observed]:
         """All observations for an engine, on the reader's clock."""
         shift = self.shift(received_at)
-        every = (*self.events, *self._rises(), *self.beats, *self.signs, *self._folder())
-        return [Observed(at + shift, stream, what) for at, stream, what in every]
+        every = (*self.events, *self._rises(), *self.beats, *self._folder())
+        found = [Observed(at + shift, stream, what) for at, stream, what in every]
+        shift += self.signs_later
+        return found + [Observed(at + shift, stream, what) for at, stream, what in self.signs]
 
     def _folder(self) -> tuple[Observed, ...]:
         if self.stored is None or self.stored_at is None:
@@ -99,7 +121,7 @@ class PodSnapshot:
             beat = observed.what
             since = self.progressed.get(beat.rank) if isinstance(beat, Beat) else None
             if since is not None and since < observed.at:
-                found.append(observed._replace(at=since))
+                found.append(Observed(since, observed.stream, beat))
         return found
 
 
@@ -148,6 +170,16 @@ class _Document(Struct):
     pod: PodFacts | None = None
 
 
+class _Steady(Struct):
+    at: float
+    age: float
+    cursor: str
+    beats: tuple[_BeatRow, ...] = ()
+    iteration: int | None = None
+    progress_at: float | None = None
+    stored_at: float | None = None
+
+
 class _Head(Struct):
     version: Any = None
     at: Any = None
@@ -163,6 +195,41 @@ _SAME = tuple(
 def decode(data: json_codec.Buffer) -> PodSnapshot:
     """Raises ValueError for an invalid snapshot or another version."""
     return _read(lambda kind: json_codec.decode(data, kind, strict=False))
+
+
+def decode_steady(data: json_codec.Buffer, last: PodSnapshot) -> PodSnapshot:
+    """`last`: the whole one before it, which holds but for the passing of time and of iterations.
+    Raises ValueError."""
+    new: _Steady = json_codec.decode(data, _Steady, strict=False)
+    rows = new.beats
+    signs = last.signs
+    if not last.signs_later:  # a whole one: who had stopped reporting has reported nothing since
+        signs = tuple([each for each in signs if last.at - each.at <= REPORTED_SECONDS])
+    return PodSnapshot(
+        at=new.at,
+        age=new.age,
+        cursor=new.cursor,
+        gap=False,
+        drift=last.drift,
+        who=last.who,
+        view=structs.replace(last.view, iteration=new.iteration, progress_at=new.progress_at),
+        beats=tuple([_beat(row, last.who.pod) for row in rows]),
+        progressed={row.rank: row.risen for row in rows if isinstance(row.risen, int | float)},
+        signs=signs,
+        sources=last.sources,
+        gpus=last.gpus,
+        nccl=last.nccl,
+        fabric=last.fabric,
+        storage=last.storage,
+        findings=last.findings,
+        events=(),
+        unread=0,
+        wrapper=last.wrapper,
+        stored=last.stored,
+        stored_at=new.stored_at,
+        pod=last.pod,
+        signs_later=last.signs_later + new.at - last.at,
+    )
 
 
 def from_wire(body: Mapping[str, Any]) -> PodSnapshot:
@@ -220,9 +287,13 @@ def _known(listed: tuple[Any, ...], read: Callable[[Any], T]) -> tuple[tuple[T, 
     return tuple(found), len(listed) - len(found)
 
 
+_BEAT: Callable[[Iterable[object]], Beat] = partial(tuple.__new__, Beat)
+_OBSERVED: Callable[[Iterable[object]], Observed] = partial(tuple.__new__, Observed)
+
+
 def _beat(row: _BeatRow, stream: str) -> Observed:
-    beat = Beat(row.rank, row.world_size, row.iteration, row.phase, row.stack, row.pid, None)
-    return Observed(row.at, stream, beat)
+    known = row.rank, row.world_size, row.iteration, row.phase, row.stack, row.pid, None
+    return _OBSERVED((row.at, stream, _BEAT(known)))
 
 
 def _sign(row: _SignRow, stream: str) -> Observed:

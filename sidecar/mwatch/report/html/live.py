@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from mwatch.model.decision import Action, Decision
-from mwatch.model.snapshot.pod import Gpu
-from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
+from mwatch.model.snapshot.snapshot import Snapshot
 from mwatch.report.html import page, sections
 from mwatch.report.html.charts import frame
 from mwatch.report.html.fleet import JobView, job_parts
@@ -50,10 +49,6 @@ RUNS_SCRIPTS = ("runs.js",)
 RELOAD_SECONDS = 5
 _RELOAD = f'<meta http-equiv="refresh" content="{RELOAD_SECONDS}">'
 MAX_DRAWN = 512
-MAX_RANKS = 8192
-LARGE = 64
-"""With more ranks each is one small square, and only those that stand out have a row."""
-_MAX_ROWS = 16
 _MAX_CHECKPOINTS = 12
 _RECENT = 32
 """Buckets of the curve from which the time of a step is taken."""
@@ -77,6 +72,8 @@ class LiveView:
     """Of a job of a cluster."""
     places: Mapping[int, str] = field(default_factory=dict)
     """By rank: its pod and node."""
+    rank_count: int | None = None
+    """Of all ranks, where the snapshot has some of them."""
 
 
 class LiveParts:
@@ -90,6 +87,7 @@ class LiveParts:
         self.chart_seconds = 0.0
         """Of CPU time, in the last rendering."""
         self._levels = [replace(each, has_links=False) for each in page.LEVELS]
+        self._ranks = sections.Ranks()
 
     def render(self, report: RunReport, live: LiveView) -> dict[str, str]:
         shown = page.bounded(report)
@@ -100,8 +98,9 @@ class LiveParts:
             self._charts = {"panel": page.panel(drawn), "data": page.data(drawn)}
             self.chart_seconds = time.thread_time() - began
             self._next_charts = time.monotonic() + self.chart_seconds / self._share
+        ranks = self._ranks.render(live.snapshot, live.places, live.rank_count)
         while True:
-            parts = self._charts | _texts(shown, live, self._levels[0])
+            parts = self._charts | _texts(shown, live, self._levels[0]) | {"ranks": ranks}
             is_large = sum(map(len, parts.values())) > page.MAX_BYTES
             if not is_large or len(self._levels) == 1:
                 return {name: parts[name] for name in PARTS if name in parts}
@@ -109,14 +108,13 @@ class LiveParts:
 
 
 def _texts(report: RunReport, live: LiveView, detail: Detail) -> dict[str, str]:
-    """All parts but the charts."""
+    """All parts but the charts and the ranks."""
     title = (live.title or report.run)[:200]
     return ({} if live.job is None else job_parts(live.job)) | {
         "title": esc(f"{_state_name(report)} · {title}"),
         "header": sections.header(report, title),
         "now": _now(report, live.snapshot),
         "next": _next(report, live.snapshot),
-        "ranks": _ranks(live.snapshot, live.places),
         "incidents": incidents(report, detail),
         "checkpoints": _checkpoints(report, live),
         "figures": sections.figures(report),
@@ -314,127 +312,6 @@ def _action(decision: Decision, will: str, snapshot: Snapshot, report: RunReport
 def _reason(decision: Decision) -> str:
     why = f" ({short(decision.resume_reason)})" if decision.resume_reason else ""
     return _DETAIL.cut(short(decision.reason) + why)
-
-
-class _Cell(NamedTuple):
-    rank: RankSnapshot
-    gpu: Gpu | None
-    silence: float
-    """Seconds since its iteration changed; without one, since its probe wrote."""
-    tone: str
-    why: str
-    place: str
-
-
-def _ranks(snapshot: Snapshot | None, places: Mapping[int, str]) -> str:
-    if snapshot is None:
-        return ""
-    cells = _cells(snapshot, places)
-    if not cells:
-        text = "No rank reports yet." if snapshot.phase else "Nothing is running yet."
-        body = f'<p class="dim">{text}</p>'
-    elif len(cells) <= LARGE:
-        body = f'<ol class="ranks">{"".join(map(_card, cells))}</ol>'
-    else:
-        body = f'{_standing_out(cells)}<ol class="ranks many">{"".join(map(_square, cells))}</ol>'
-    legend = (
-        '<ul class="legend"><li class="good">in step</li>'
-        '<li class="warn">late, behind or waiting</li>'
-        '<li class="bad">silent, or the culprit</li></ul>'
-    )
-    size = "" if not cells else f' <span class="dim">{count(len(cells))}</span>'
-    return (
-        f'<section id="ranks"><h2>Ranks{size}</h2>{legend if cells else ""}{body}'
-        f"{_other_gpus(snapshot)}</section>"
-    )
-
-
-def _cells(snapshot: Snapshot, places: Mapping[int, str]) -> list[_Cell]:
-    gpus = {each.rank: each for each in snapshot.gpus if each.rank is not None}
-    blamed = {
-        each.culprit.rank: each
-        for each in snapshot.findings
-        if each.culprit is not None and each.culprit.rank is not None
-    }
-    front = max((each.iteration or 0 for each in snapshot.ranks), default=0)
-    limit = snapshot.hang_deadline_seconds
-    cells = []
-    for rank in snapshot.ranks[:MAX_RANKS]:
-        moved = None if rank.iteration is None else rank.progressed_at
-        moved = rank.beat_at if moved is None else moved
-        silence = max(0.0, snapshot.at - moved)
-        tone, why = "good", ""
-        if rank.rank in blamed:
-            tone, why = "bad", f"culprit: {blamed[rank.rank].cause.value.replace('_', ' ')}"
-        elif limit is not None and silence > limit:
-            tone, why = ("warn", "waits") if blamed else ("bad", "silent")
-        elif rank.iteration is not None and rank.iteration < front - 1:
-            tone, why = "warn", f"behind by {count(front - rank.iteration)}"
-        elif limit is not None and silence > limit / 2:
-            tone, why = "warn", "late"
-        place = places.get(rank.rank, "")
-        cells.append(_Cell(rank, gpus.get(rank.rank), silence, tone, why, place))
-    return cells
-
-
-def _card(cell: _Cell) -> str:
-    rank, state = cell.rank, f'<em class="{cell.tone}">{esc(cell.why)}</em>' if cell.why else ""
-    return (
-        f'<li class="{cell.tone}" id="rank-{rank.rank}"><b>{rank.rank}</b> {state}'
-        f"<span>{esc(rank.phase or '')}</span><span>iteration {count(rank.iteration)}</span>"
-        f'<span class="dim">{duration(cell.silence)} ago</span><span>{_gpu(cell.gpu)}</span>'
-        + (f'<span class="dim">{esc(cell.place)}</span>' if cell.place else "")
-        + "</li>"
-    )
-
-
-def _square(cell: _Cell) -> str:
-    return f'<li class="{cell.tone}" title="{esc(_about(cell))}"></li>'
-
-
-def _about(cell: _Cell) -> str:
-    rank = cell.rank
-    parts = [
-        f"rank {rank.rank}", cell.why, rank.phase, f"iteration {count(rank.iteration)}",
-        f"{duration(cell.silence)} ago", _gpu(cell.gpu), cell.place,
-    ]  # fmt: skip
-    return ", ".join(part for part in parts if part)
-
-
-def _standing_out(cells: Sequence[_Cell]) -> str:
-    """A row for each rank that is not in step, the worst first."""
-    odd = [each for each in cells if each.tone != "good"]
-    odd.sort(
-        key=lambda each: (each.tone != "bad", not each.why.startswith("culprit"), -each.silence)
-    )
-    if not odd:
-        return '<p class="calm">All ranks are in step.</p>'
-    rows = "".join(
-        f'<li><b class="{each.tone}">{esc(_about(each))}</b></li>' for each in odd[:_MAX_ROWS]
-    )
-    left = len(odd) - _MAX_ROWS
-    more = f'<p class="dim">and {many(left, "more rank")}.</p>' if left > 0 else ""
-    return f'<ol class="odd">{rows}</ol>{more}'
-
-
-def _gpu(gpu: Gpu | None) -> str:
-    if gpu is None:
-        return ""
-    if not gpu.is_up:
-        return "GPU lost"
-    use = "" if gpu.utilization is None else f"GPU {gpu.utilization:.0%}"
-    heat = "" if gpu.temperature_celsius is None else f"{gpu.temperature_celsius:.0f} °C"
-    return " ".join(part for part in (use, heat) if part)
-
-
-def _other_gpus(snapshot: Snapshot) -> str:
-    """GPUs whose rank is unknown."""
-    known = {each.rank for each in snapshot.ranks}
-    others = [each for each in snapshot.gpus if each.rank not in known][:LARGE]
-    if not others:
-        return ""
-    shown = ", ".join(f"{each.number}: {_gpu(each) or DASH}" for each in others)
-    return f'<p class="dim">GPUs without a known rank: {esc(shown)}</p>'
 
 
 def _checkpoints(report: RunReport, live: LiveView) -> str:

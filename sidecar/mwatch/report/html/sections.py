@@ -1,13 +1,16 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
 """The sections of the page around the charts: headline, key figures, attempts, goodput, sources,
-timeline.
+timeline, and the ranks of a run that still goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+from mwatch.model.snapshot.pod import Gpu
+from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
 from mwatch.report.html.text import (
     DASH,
     Detail,
@@ -28,6 +31,15 @@ from mwatch.report.model import (
 from mwatch.report.run_report import RunReport
 from mwatch.stats import median
 
+LARGE = 64
+"""With more ranks each is one small square, and only those that stand out have a row."""
+_MAX_RANKS = 8192
+_MAX_ROWS = 16
+_LEGEND = (
+    '<ul class="legend"><li class="good">in step</li>'
+    '<li class="warn">late, behind or waiting</li>'
+    '<li class="bad">silent, or the culprit</li></ul>'
+)
 _SPENT = {
     "first_step": "first step",
     "hang_undetected": "hanging, not yet detected",
@@ -271,3 +283,155 @@ def labelled(names: Sequence[str], cells: Sequence[str]) -> str:
         f'<td data-label="{name}"><div>{cell}</div></td>'
         for name, cell in zip(names, cells, strict=True)
     )
+
+
+class _Judged(NamedTuple):
+    rank: RankSnapshot
+    silence: float
+    """Seconds since its iteration changed; without one, since its probe wrote."""
+    tone: str
+    why: str
+
+
+class Ranks:
+    """The section of the ranks, again and again.
+
+    A square has no moving numbers, and is made again only when the state of its rank changes: then
+    an update of thousands of them costs little, and is not sent while nothing changes."""
+
+    def __init__(self) -> None:
+        self._squares: dict[tuple[int, str, str, str, bool], str] = {}
+
+    def render(
+        self, snapshot: Snapshot | None, places: Mapping[int, str], count_of_all: int | None = None
+    ) -> str:
+        """`places`: by rank, its pod and node; `count_of_all`: if the snapshot has not all."""
+        if snapshot is None:
+            return ""
+        judged = _judged(snapshot)
+        gpus = {each.rank: each for each in snapshot.gpus if each.rank is not None}
+        if not judged:
+            text = "No rank reports yet." if snapshot.phase else "Nothing is running yet."
+            body = f'<p class="dim">{text}</p>'
+        elif len(judged) <= LARGE:
+            cards = "".join(_About(each, gpus, places).card() for each in judged)
+            body = f'<ol class="ranks">{cards}</ol>'
+        else:
+            body = _standing_out(judged, gpus, places) + self._grid(judged, gpus, places)
+        of = f" of {count(count_of_all)}" if (count_of_all or 0) > len(judged) else ""
+        size = "" if not judged else f' <span class="dim">{count(len(judged))}{of}</span>'
+        return (
+            f'<section id="ranks"><h2>Ranks{size}</h2>{_LEGEND if judged else ""}{body}'
+            f"{_other_gpus(snapshot)}</section>"
+        )
+
+    def _grid(
+        self, judged: Sequence[_Judged], gpus: Mapping[int, Gpu], places: Mapping[int, str]
+    ) -> str:
+        lost = {rank for rank, gpu in gpus.items() if not gpu.is_up}
+        before, squares = self._squares, {}
+        for (rank, *_), _, tone, why in judged:
+            key = rank, tone, why, places.get(rank, ""), rank in lost
+            squares[key] = before.get(key) or _square(*key)
+        self._squares = squares
+        return f'<ol class="ranks many">{"".join(squares.values())}</ol>'
+
+
+def _square(rank: int, tone: str, why: str, place: str, has_lost_gpu: bool) -> str:
+    parts = f"rank {rank}", why or "in step", "GPU lost" * has_lost_gpu, place
+    return f'<li class="{tone}" title="{esc(", ".join(filter(None, parts)))}"></li>'
+
+
+def _judged(snapshot: Snapshot) -> list[_Judged]:
+    blamed = {
+        each.culprit.rank: each
+        for each in snapshot.findings
+        if each.culprit is not None and each.culprit.rank is not None
+    }
+    front, newest = max(((each.iteration or 0, each.beat_at) for each in snapshot.ranks),
+                        default=(0, 0.0))  # fmt: skip
+    step, limit = snapshot.numbers.step_seconds or float("inf"), snapshot.hang_deadline_seconds
+    found = []
+    for rank in snapshot.ranks[:_MAX_RANKS]:
+        moved = None if rank.iteration is None else rank.progressed_at
+        moved = rank.beat_at if moved is None else moved
+        silence = max(0.0, snapshot.at - moved)
+        tone, why = "good", ""
+        if rank.rank in blamed:
+            tone, why = "bad", f"culprit: {blamed[rank.rank].cause.value.replace('_', ' ')}"
+        elif limit is not None and silence > limit:
+            tone, why = ("warn", "waits") if blamed else ("bad", "silent")
+        elif (
+            rank.iteration is not None
+            and rank.iteration < front - 1
+            and rank.iteration < front - 1 - (newest - rank.beat_at) / step  # an older report
+        ):
+            tone, why = "warn", f"behind by {count(front - rank.iteration)}"
+        elif limit is not None and silence > limit / 2:
+            tone, why = "warn", "late"
+        found.append(_Judged(rank, silence, tone, why))
+    return found
+
+
+class _About:
+    """All that is known of one rank."""
+
+    def __init__(self, judged: _Judged, gpus: Mapping[int, Gpu], places: Mapping[int, str]) -> None:
+        self.rank, self.silence, self.tone, self.why = judged
+        self._gpu = _gpu(gpus.get(self.rank.rank))
+        self._place = places.get(self.rank.rank, "")
+
+    def card(self) -> str:
+        rank, state = self.rank, f'<em class="{self.tone}">{esc(self.why)}</em>' * bool(self.why)
+        return (
+            f'<li class="{self.tone}" id="rank-{rank.rank}"><b>{rank.rank}</b> {state}'
+            f"<span>{esc(rank.phase or '')}</span><span>iteration {count(rank.iteration)}</span>"
+            f'<span class="dim">{duration(self.silence)} ago</span><span>{self._gpu}</span>'
+            + (f'<span class="dim">{esc(self._place)}</span>' if self._place else "")
+            + "</li>"
+        )
+
+    def row(self) -> str:
+        rank = self.rank
+        parts = [
+            f"rank {rank.rank}", self.why, rank.phase, f"iteration {count(rank.iteration)}",
+            f"{duration(self.silence)} ago", self._gpu, self._place,
+        ]  # fmt: skip
+        text = ", ".join(part for part in parts if part)
+        return f'<li><b class="{self.tone}">{esc(text)}</b></li>'
+
+
+def _standing_out(
+    judged: Sequence[_Judged], gpus: Mapping[int, Gpu], places: Mapping[int, str]
+) -> str:
+    """A row for each rank that is not in step, the worst first."""
+    odd = [each for each in judged if each.tone != "good"]
+    odd.sort(
+        key=lambda each: (each.tone != "bad", not each.why.startswith("culprit"), -each.silence)
+    )
+    if not odd:
+        return '<p class="calm">All ranks are in step.</p>'
+    rows = "".join(_About(each, gpus, places).row() for each in odd[:_MAX_ROWS])
+    left = len(odd) - _MAX_ROWS
+    more = f'<p class="dim">and {many(left, "more rank")}.</p>' if left > 0 else ""
+    return f'<ol class="odd">{rows}</ol>{more}'
+
+
+def _gpu(gpu: Gpu | None) -> str:
+    if gpu is None:
+        return ""
+    if not gpu.is_up:
+        return "GPU lost"
+    use = "" if gpu.utilization is None else f"GPU {gpu.utilization:.0%}"
+    heat = "" if gpu.temperature_celsius is None else f"{gpu.temperature_celsius:.0f} °C"
+    return " ".join(part for part in (use, heat) if part)
+
+
+def _other_gpus(snapshot: Snapshot) -> str:
+    """GPUs whose rank is unknown."""
+    known = {each.rank for each in snapshot.ranks}
+    others = [each for each in snapshot.gpus if each.rank not in known][:LARGE]
+    if not others:
+        return ""
+    shown = ", ".join(f"{each.number}: {_gpu(each) or DASH}" for each in others)
+    return f'<p class="dim">GPUs without a known rank: {esc(shown)}</p>'
