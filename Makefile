@@ -24,7 +24,7 @@ WORKERS ?= $(shell test $(CORES) -lt 4 && echo $$((2 * $(CORES))) || echo 8)
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-cluster test-healthy check bench bench-cluster scorecard judge pictures docs pyz dist clean FORCE
+.PHONY: help demo test test-long test-cluster test-healthy check bench bench-cluster scorecard judge pictures docs pyz dist lock audit clean FORCE
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 15
@@ -32,14 +32,17 @@ help: ## show this list
 demo: .venv/demo ## train a real small GPT, break it in five ways, see it come back (QUICK=1: two)
 	@.venv/bin/mwatch demo --real $(if $(QUICK),--quick)
 
-# Whole trainings with torch, real launchers, a browser, Prometheus and a built release.
-LONG := tests/browser tests/cli/test_demo_command.py tests/cli/test_run_launchers.py tests/gpt \
-	tests/monitoring tests/release
+# Whole trainings with torch, real launchers, runs in trouble, a browser, Prometheus and a built release.
+LONG := tests/browser tests/cli/test_demo_command.py tests/cli/test_run_launchers.py \
+	tests/cli/test_run_disks.py tests/cli/test_run_extremes.py tests/cli/test_run_trouble.py tests/gpt \
+	tests/kills tests/monitoring tests/release tests/run/test_unattended.py \
+	tests/trainer/wrapper/test_hanging_disk.py
 PYTEST := $(PY) -m pytest -q -n $(WORKERS) --dist loadfile
 
 # Each worker and each process that a test starts would compile our modules anew.
 test test-long: export PYTHONDONTWRITEBYTECODE :=
 test: .venv/dev .venv/demo .venv/launchers ## run the tests but those of test-long and check (COV=1: with coverage)
+	@PYTHONPATH=tests $(PY) -m cluster.binaries
 	$(PYTEST) $(addprefix --ignore=,$(LONG) tests/contract) $(COVERAGE)
 
 test-long: .venv/dev .venv/demo .venv/launchers ## real trainings, launchers, browser, Prometheus, release (5 minutes)
@@ -87,8 +90,23 @@ docs: .venv/docs ## build the documentation as a site: site/index.html
 pyz: .venv/core ## the wrapper for training images as one file: dist/mwatch-run.pyz
 	@mkdir -p dist && $(PY) -m mwatch_trainer.zipapp_build dist/mwatch-run.pyz
 
-dist: .venv/dev ## all files of a release: wheel, sdist, wrapper, charts, krew, SBOM, checksums
-	@$(PY) -m release.build dist
+dist: .venv/dev ## all files of a release: wheel, sdist, wrapper, charts, image, krew, SBOM, checksums (IMAGE=0: no image)
+	@$(PY) -m release.build dist $(if $(filter 0,$(IMAGE)),--without-image)
+
+# The packages of the image, with hashes, for every Python and machine that it may have.
+DOCKER := manifests/docker
+COMPILE := .venv/tools/bin/uv pip compile --quiet --no-header --universal --python-version 3.11 --generate-hashes --upgrade
+SPDX := '\# SPDX-FileCopyrightText: The mwatch authors\n\# SPDX-License-Identifier: Apache-2.0\n\# Written by `make lock`.\n'
+
+lock: .venv/core .venv/tools/done ## write the lock files of the image anew, with the newest versions: manifests/docker/*.lock
+	@printf $(SPDX) > $(DOCKER)/requirements.lock
+	@$(COMPILE) --extra data --extra notify --extra otlp pyproject.toml >> $(DOCKER)/requirements.lock
+	@printf $(SPDX) > $(DOCKER)/build.lock
+	@$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])' \
+	    | $(COMPILE) - >> $(DOCKER)/build.lock
+
+audit: .venv/dev .venv/tools/done ## known vulnerabilities of the packages in the image (pip-audit)
+	@$(PY) -m release.audit .venv/tools/bin/pip-audit
 
 clean: ## remove .venv, caches and build leftovers
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage .coverage.*
@@ -125,6 +143,13 @@ endif
 .venv/docs: .venv/core
 	@echo 'mwatch: adding mkdocs-material to .venv (50 MB, under a minute)' >&2
 	@$(PIP) --editable '.[docs]'
+	@touch $@
+
+# Apart from the rest: their dependencies are not ours.
+.venv/tools/done: .venv/core
+	@echo 'mwatch: setting up uv and pip-audit (under a minute)' >&2
+	@$(PYTHON) -m venv --clear .venv/tools
+	@.venv/tools/bin/python -m pip --disable-pip-version-check --quiet install 'pip-audit>=2.9,<3' 'uv>=0.8,<1'
 	@touch $@
 
 .venv/launchers: .venv/demo
