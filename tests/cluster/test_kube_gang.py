@@ -62,6 +62,20 @@ def test_all_pods_of_the_gang_go_and_no_others(access: Access) -> None:
     assert things.names(left) == {"other-0", "stranger"}
 
 
+def test_known_pods_are_read_again_by_their_metadata(access: Access) -> None:
+    namespace = things.fresh_namespace(access)
+    job = things.make_job(access, namespace)
+    for index in range(3):
+        things.make_pod(access, job, f"train-{index}")
+    known = pods_of(access, job)
+    (first, *_) = access.list(PODS, namespace, only_metadata=True).objects
+    assert first["metadata"]["uid"] and not {"spec", "status"} & first.keys()
+    assert pods_of(access, job, known) == known
+    labelled = {"metadata": {"labels": {"changed": "yes"}}}
+    assert access.patch(PODS, namespace, "train-1", labelled).is_ok
+    assert pods_of(access, job, known) == pods_of(access, job) != known
+
+
 def test_a_pod_made_anew_under_the_same_name_survives_a_late_retry(access: Access) -> None:
     namespace = things.fresh_namespace(access)
     job = things.make_job(access, namespace)

@@ -130,10 +130,17 @@ class GangRestart:
         return self._recorded(step, lambda entry: entry.cleared(outcome))
 
     def advance(
-        self, step: GangStep, *, seconds: float, now: float, nodes: Iterable[KubeNode] | None = None
+        self,
+        step: GangStep,
+        *,
+        seconds: float,
+        now: float,
+        nodes: Iterable[KubeNode] | None = None,
+        known: Collection[KubePod] = (),
     ) -> Advance:
         """Work for at most about `seconds`. `now` is seconds since 1970, to judge the age of nodes.
-        Raises KubeError: call again."""
+        `known`: the pods as they were before the step, if nothing was deleted yet. KubeError: call
+        again."""
         if not RULES[step.state].may_delete:
             return Advance(GangProgress.DONE, 0, 0, step.outcome)
         began, deleted = self._clock(), 0
@@ -144,12 +151,13 @@ class GangRestart:
             if not suspend(self._access, step):
                 return self._close(step, deleted, "the job is gone, or is another one by now")
             step = self._moved(step, RestartEvent.JOB_SUSPENDED)
-        pause = self._limits.look_seconds
+        pause, uids = self._limits.look_seconds, frozenset(step.uids)
         while True:
             job = find_job(self._access, step.namespace, step.name, step.kind)
             if job is None or job.uid != step.job_uid:
                 return self._close(step, deleted, "the job is gone, or is another one by now")
-            left = [pod for pod in pods_of(self._access, job) if pod.uid in step.uids]
+            left = [pod for pod in pods_of(self._access, job, known) if pod.uid in uids]
+            known = ()
             age = now + self._clock() - began - step.began_at
             is_late = step.way is Method.FAIL_ONE and age > self._limits.fail_one_seconds
             deleted += self._delete(_due(step, left, lost, is_late), lost)

@@ -30,6 +30,8 @@ from mwatch.runtime.http_client import reason
 
 MERGE_PATCH = "application/merge-patch+json"
 PAGE = 500
+_JSON = "application/json"
+_METADATA = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 MAX_NAME = 120
 _LIST_STARTS = 4
 _MAX_RETRY_AFTER = 30.0
@@ -185,17 +187,21 @@ class Access:
         labels: str = "",
         fields: str = "",
         page: int = PAGE,
+        only_metadata: bool = False,
     ) -> ObjectList:
         """All pages show one moment of the cluster. If the API server has forgotten that moment
         before the last page (410), the list starts over, a bounded number of times."""
         query: dict[str, Any] = {"limit": page}
+        accept = _METADATA if only_metadata else _JSON
         query |= {"labelSelector": labels} if labels else {}
         query |= {"fieldSelector": fields} if fields else {}
         for _ in range(_LIST_STARTS):
             found: list[Mapping[str, Any]] = []
             token: dict[str, str] = {}
             while True:
-                answer = self.call("GET", resource.path(namespace), query=query | token)
+                answer = self.call(
+                    "GET", resource.path(namespace), query=query | token, accept=accept
+                )
                 if answer.outcome is CallOutcome.MISSING and resource.is_builtin:
                     raise self._not_kubernetes(f"it has no {resource.plural}")
                 if answer.outcome is CallOutcome.MISSING:
@@ -234,7 +240,8 @@ class Access:
         *,
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
-        kind: str = "application/json",
+        kind: str = _JSON,
+        accept: str = _JSON,
         limits: CallLimits | None = None,
     ) -> Answer:
         limits = limits or self._limits
@@ -247,7 +254,7 @@ class Access:
             longest = min(limits.longest_wait, limits.first_wait * 2.0**number)
             delay = longest * (0.5 + 0.5 * self._chance())
             try:
-                response = self._send(method, path, query, limits.call_seconds, body, kind)
+                response = self._send(method, path, query, limits.call_seconds, body, kind, accept)
                 with response:
                     status, data = response.status, _read(response, 2 * limits.call_seconds)
             except _FAILURES as error:
@@ -304,10 +311,11 @@ class Access:
         query: Mapping[str, Any] | None,
         seconds: float,
         body: Mapping[str, Any] | None = None,
-        kind: str = "application/json",
+        kind: str = _JSON,
+        accept: str = _JSON,
     ) -> urllib3.BaseHTTPResponse:
         self.calls += 1
-        headers = {"Accept": "application/json", "User-Agent": "mwatch", **self._headers}
+        headers = {"Accept": accept, "User-Agent": "mwatch", **self._headers}
         if (token := self._connection.authorization()) is not None:
             headers["Authorization"] = token
         if body is not None:

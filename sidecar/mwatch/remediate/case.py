@@ -23,6 +23,7 @@ from mwatch.model.kube.job import KubeJob, wrappers_observe
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.next_start import NextStart, RestartRequest
 from mwatch.model.kube.node import KubeNode
+from mwatch.model.kube.pod import KubePod
 from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState, after
 from mwatch.remediate.pod_client import PodAddress
 
@@ -50,6 +51,8 @@ class RestartTask:
     blamed: str = ""
     """UID of the culprit's pod."""
     token: str = ""
+    seen: tuple[KubePod, ...] = ()
+    """Its pods as the controller knows them from its watch."""
 
 
 class Prepared(NamedTuple):
@@ -306,7 +309,7 @@ def _task(job: JobMonitor, id: str, token: str, blamed: str | None, **facts: Any
     places.sort(key=_interest(job, blamed))
     return RestartTask(
         id=id, key=job.key, job=job.kube, token=token, pods=tuple(places),
-        unreachable=tuple(unreachable), nodes=job.facts.nodes,
+        unreachable=tuple(unreachable), nodes=job.facts.nodes, seen=job.facts.pods,
         blamed=next((each.uid for each in places if each.pod == blamed), ""), **facts,
     )  # fmt: skip
 

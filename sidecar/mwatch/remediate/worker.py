@@ -64,7 +64,7 @@ def planned(
     job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
     if job is None or job.uid != task.job.uid:
         return GangRefusal(Reason.DELETING, "the job is gone, or is another one by now")
-    pods = pods_of(access, job)
+    pods = pods_of(access, job, task.seen)
     is_kept_out = bool(task.avoid) and settings.keep_node_out != "off"
     limits: tuple[KubeQuota, ...] | None = None
     with suppress(NoPermission):
@@ -229,7 +229,7 @@ class RestartWorker:
             step = self._in_place(task, step, tried)
             if step.way is Method.IN_PLACE and RULES[step.state].may_delete:
                 return TaskResult(False, "not the leader")
-        outcome = step.outcome
+        outcome, seen = step.outcome, task.seen
         while RULES[step.state].may_delete:
             if self.closing.is_set() or not self._may():
                 return TaskResult(False, "not the leader, or ending")
@@ -237,8 +237,10 @@ class RestartWorker:
             if entry.step is not None and entry.step.id == step.id:
                 step = entry.step
             found = self._gang.advance(
-                step, seconds=_SLICE_SECONDS, now=earlier(self._clock()), nodes=self.nodes
-            )
+                step, seconds=_SLICE_SECONDS, now=earlier(self._clock()), nodes=self.nodes,
+                known=seen,
+            )  # fmt: skip
+            seen = ()
             if found.progress is GangProgress.DONE:
                 outcome = found.text
                 break

@@ -165,6 +165,7 @@ class ClusterAccess(Access):
         query: Mapping[str, Any] | None = None,
         body: Mapping[str, Any] | None = None,
         kind: str = "application/json",
+        accept: str = "application/json",
         limits: CallLimits | None = None,
     ) -> Answer:
         self.calls += 1
