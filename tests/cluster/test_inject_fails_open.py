@@ -5,9 +5,8 @@
 In each namespace one thing is wrong. Each time the job trains, `mwatch status` says that it is not
 watched and why, and the job ends when its trainer does. All jobs are started at once.
 
-Three things mwatch cannot make good, and says: pods of a PyTorchJob find each other only when all
-their containers run, a pod ends only when its sidecar has started, and a command without a shell in
-its image does not start.
+Two things mwatch cannot make good, and says: a pod ends only when its sidecar has started, and a
+command without a shell in its image does not start.
 """
 
 from __future__ import annotations
@@ -56,6 +55,7 @@ CASES = {
 if is_given():
     del CASES["no-python"]  # no image without it is known there
 GANG, CRASH, NO_SHELL = "no-image-gang", "crash", "no-shell"
+_OPERATORS = "training.kubeflow.org/replica-index=0"
 # As ranks do: they need the name of the first one.
 MEETS = f"echo started; until getent hosts $MASTER_ADDR; do sleep 1; done; {WAITS}"
 
@@ -130,7 +130,7 @@ def go(cluster: Kubectl, namespace: str, pod: str) -> None:
     cluster(*words)
 
 
-def test_pods_that_wait_for_a_sidecar_train_when_its_image_is_set(
+def test_pods_of_a_gang_meet_and_train_without_their_sidecars(
     started: Kubectl, plane: ControlPlane
 ) -> None:
     pods = [f"train-worker-{index}" for index in range(2)]
@@ -139,18 +139,16 @@ def test_pods_that_wait_for_a_sidecar_train_when_its_image_is_set(
         return text in (started.answer("logs", pod, "-n", GANG, "-c", "pytorch") or "")
 
     for pod in pods:
-        wait_for(partial(prints, pod, "started"), "a trainer", _SECONDS)
-    told = [""]
+        wait_for(partial(prints, pod, "training"), "training", _SECONDS)
+    (first, *_) = started.get("services", "-n", GANG, "-l", _OPERATORS)["items"]
+    assert first["spec"]["publishNotReadyAddresses"], "the operator took the one of inject"
 
     def is_told() -> bool:
-        told[0] = mwatch(plane, "status", "-n", GANG).stdout
-        return "other pods cannot resolve its name" in told[0]
+        return "not watched: " in mwatch(plane, "status", "-n", GANG).stdout
 
     wait_for(is_told, "the reason", _SECONDS)
-    for pod in pods:
+    for pod in pods:  # a pod ends only when its sidecar has started
         started("set", "image", "-n", GANG, f"pod/{pod}", f"mwatch={OURS}")
-    for pod in pods:
-        wait_for(partial(prints, pod, "training"), "training", _SECONDS)
         go(started, GANG, pod)
     done = ("wait", "-n", GANG, "--for=condition=Succeeded", "pytorchjob/train", "--timeout=180s")
     started(*done, seconds=190)
@@ -160,7 +158,7 @@ def test_pods_that_wait_for_a_sidecar_train_when_its_image_is_set(
             for each in started.get("pod", pod, "-n", GANG)["status"]["containerStatuses"]
             if each["name"] == "pytorch"
         )
-        assert trainer["restartCount"] == 0, "what waited went on"
+        assert trainer["restartCount"] == 0, "what trained went on"
 
 
 def test_a_sidecar_that_is_killed_neither_fails_the_pod_nor_stays_away(

@@ -228,7 +228,9 @@ def test_a_pod_of_the_guaranteed_class_keeps_its_class() -> None:
 def test_the_sidecar_runs_as_the_trainers_user() -> None:
     (pod,) = pods_of(injected("statefulset.yaml").text, "StatefulSet")
     rights = named(pod["initContainers"], "mwatch")["securityContext"]
-    assert rights == {"runAsUser": 1000, "allowPrivilegeEscalation": False}
+    assert rights == {
+        "runAsUser": 1000, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True
+    }  # fmt: skip
 
 
 def test_rights_that_the_trainer_gives_up_are_given_up_beside_it() -> None:
@@ -243,6 +245,7 @@ def test_rights_that_the_trainer_gives_up_are_given_up_beside_it() -> None:
         assert named(pod["initContainers"], name)["securityContext"] == {
             "runAsUser": 1000, "runAsNonRoot": True, "allowPrivilegeEscalation": False,
             "seccompProfile": {"type": "RuntimeDefault"}, "capabilities": {"drop": ["ALL"]},
+            "readOnlyRootFilesystem": True,
         }  # fmt: skip
 
 

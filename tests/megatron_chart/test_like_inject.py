@@ -72,6 +72,24 @@ def test_the_chart_does_what_inject_would(case: str) -> None:
     injected = only(objects_in(result.text), "PyTorchJob")
     del injected["metadata"]["annotations"][INJECTED]  # the note for uninject
     assert _plain(watched) == _plain(injected)
+    assert _meeting_place(rendered(MEGATRON, *words)) == _meeting_place(objects_in(result.text))
+
+
+def _meeting_place(objects: list[Any]) -> list[Any]:
+    """The Service of the first pod, without the note for uninject."""
+    found = [each for each in objects if "publishNotReadyAddresses" in each.get("spec", {})]
+    for each in found:
+        each["metadata"].pop("annotations", None)
+    return [_plain(each) for each in found]
+
+
+def test_a_job_of_several_pods_has_the_service_at_which_they_meet() -> None:
+    def names(*words: str) -> list[str]:
+        found = _meeting_place(rendered(MEGATRON, *sets("training.nodes=2", *words)))
+        return [str(each["metadata"]["name"]) for each in found]
+
+    assert [each.endswith("-master-0") for each in names()] == [True]
+    assert names("mwatch.sidecar=native") == names("mwatch.enabled=false") == []
 
 
 def _policy(job: dict[str, Any]) -> str:

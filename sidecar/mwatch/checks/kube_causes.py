@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Evidence, Finding, Severity
 from mwatch.model.kube.facts import KubeEvent, KubeFacts, KubeWorkload
-from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import SIDECAR, KubePod
 from mwatch.model.phase import JobPhase
@@ -202,15 +201,10 @@ def unwatched(facts: KubeFacts) -> Finding | None:
     ours = next(each for each in first.containers if each.name == SIDECAR)
     fix = f"kubectl set image -n {first.namespace} pod/{first.name} {SIDECAR}=IMAGE"
     text = f": {ours.waiting_text}" if ours.waiting_text else ""
-    # The Services of a PyTorchJob have only ready pods.
-    is_gang = (
-        facts.job is not None and facts.job.kind is JobKind.PYTORCH_JOB and len(facts.pods) > 1
-    )
-    harm = "other pods cannot resolve its name, and it cannot end" if is_gang else "it cannot end"
     return _found(
         Cause.BLIND,
         f"not watched: {first.name} runs, but its container {SIDECAR} does not start "
-        f"({ours.waiting}{text[:200]}): {harm}; fix: {fix}",
+        f"({ours.waiting}{text[:200]}): it cannot end; fix: {fix}",
         pods,
     )
 

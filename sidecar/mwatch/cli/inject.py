@@ -104,7 +104,8 @@ def inject(
     """Add mwatch to the manifest of a training job.
 
     Print the manifest with a wrapper, a sidecar and a shared volume added to every PyTorchJob,
-    JobSet, TrainJob, Job and StatefulSet in it; other objects are unchanged. Injecting again
+    JobSet, TrainJob, Job and StatefulSet in it, and a Service at which the pods of a PyTorchJob
+    meet although a sidecar cannot start; other objects are unchanged. Injecting again
     updates the manifest; 'mwatch uninject' restores the original. The training image needs
     /bin/sh; without Python 3.8 or newer in it the command runs unwatched.
 

@@ -248,7 +248,8 @@ def _rights(trainer: Tree) -> dict[str, Any]:
     kept = {key: plain(given[key]) for key in _KEPT_RIGHTS if key in given}
     if dropped := mapping(given, "capabilities").get("drop"):
         kept["capabilities"] = {"drop": plain(dropped)}
-    return {"securityContext": {**kept, "allowPrivilegeEscalation": False}}
+    ours = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True}
+    return {"securityContext": {**kept, **ours}}
 
 
 def _resources(request: Mapping[str, str], is_guaranteed: bool) -> dict[str, Any]:

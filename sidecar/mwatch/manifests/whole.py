@@ -5,7 +5,8 @@
 A Job or StatefulSet is often not training (data preparation, a database): among other jobs it is
 chosen only if it looks like training, or by name. A TrainJob cannot add a container, so its runtime
 must contain the sidecar. A runtime in the same file is changed; else a new runtime is written after
-the job, since a cluster's runtime is shared with other jobs.
+the job, since a cluster's runtime is shared with other jobs. A PyTorchJob of several pods may get a
+Service (`services.py`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from mwatch.manifests.inject import (
     unrendered,
 )
 from mwatch.manifests.parts import InjectRequest, PodRun
+from mwatch.manifests.services import service_of, with_service, without_services
 from mwatch.manifests.stream import Document, new_document, read
 from mwatch.model.checks import OtherObject, Path, Replica, Tree, Workload
 from mwatch.model.kube.fields import items, mapping, part
@@ -202,7 +204,7 @@ class Object(NamedTuple):
 def inject_text(text: str, file: str, request: InjectRequest) -> ManifestResult:
     """InputError, with file and line, if it cannot be done."""
     image_reference.parse(request.image)
-    documents = read(text, file)
+    documents = without_services(read(text, file), request.only)
     objects = list(_objects(documents))
     chosen, notes = _chosen(objects, file, request.only)
     runtimes = [each for each in objects if kinds.kind_of(each.content) in kinds.RUNTIMES]
@@ -221,12 +223,16 @@ def inject_text(text: str, file: str, request: InjectRequest) -> ManifestResult:
             found = inject(job, request)
         notes += [f"{each.title}: {note}" for note in found]
         each.document.is_changed = True
+    for each in chosen:
+        service = service_of(each.content, request)
+        if service is not None:
+            documents = with_service(documents, service, file)
     return _result(documents, [each.title for each in chosen], notes)
 
 
 def uninject_text(text: str, file: str, only: Sequence[str] = ()) -> ManifestResult:
     """Undo inject; a file without mwatch is not an error, but a note."""
-    documents = read(text, file)
+    documents = without_services(read(text, file), only)
     objects = list(_objects(documents))
     changed: list[str] = []
     for each in objects:

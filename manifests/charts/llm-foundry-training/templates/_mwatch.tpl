@@ -102,6 +102,7 @@ limits: {memory: 512Mi}
   command: [cp, /mwatch-run.pyz, /mwatch/mwatch-run.pyz]
   securityContext:
     allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
   resources:
     {{- include "mwatch.resources" (dict "root" . "cpu" "50m" "memory" "64Mi") | nindent 4 }}
   volumeMounts:
@@ -149,6 +150,7 @@ limits: {memory: 512Mi}
       containerPort: 9401
   securityContext:
     allowPrivilegeEscalation: false
+    readOnlyRootFilesystem: true
   resources:
     {{- include "mwatch.resources" (dict "root" $root "cpu" "100m" "memory" "256Mi") | nindent 4 }}
   volumeMounts:
@@ -156,4 +158,28 @@ limits: {memory: 512Mi}
     - name: {{ .mount.name }}
       mountPath: {{ .mount.mountPath }}
       readOnly: true
+{{- end }}
+
+{{- /* The first pod's Service, which the operator takes as its own: pods meet although the image of a
+sidecar cannot be pulled. `mwatch inject` writes the same (sidecar/mwatch/manifests/services.py). */ -}}
+{{- define "mwatch.service" -}}
+{{- $labels := dict "training.kubeflow.org/operator-name" "pytorchjob-controller" "training.kubeflow.org/job-name" .name "training.kubeflow.org/replica-type" "master" "training.kubeflow.org/replica-index" "0" -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ .name }}-master-0
+  {{- with .namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  labels:
+    {{- toYaml $labels | nindent 4 }}
+    group-name: kubeflow.org
+    job-name: {{ .name }}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector:
+    {{- toYaml $labels | nindent 4 }}
+  ports:
+    - {name: pytorchjob-port, port: 23456}
 {{- end }}

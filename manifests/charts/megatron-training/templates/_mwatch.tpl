@@ -66,6 +66,7 @@ securityContext:
   runAsUser: {{ int64 . }}
   {{- end }}
   allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
 {{- end -}}
 
 {{- define "mwatch.resources" -}}
@@ -127,3 +128,27 @@ volumeMounts:
   - {name: mwatch-token, mountPath: /etc/mwatch, readOnly: true}
   - {name: checkpoints, mountPath: {{ .Values.storage.checkpoints.mountPath }}, readOnly: true}
 {{- end -}}
+
+{{- /* The first pod's Service, which the operator takes as its own: pods meet although the image of a
+sidecar cannot be pulled. `mwatch inject` writes the same (sidecar/mwatch/manifests/services.py). */ -}}
+{{- define "mwatch.service" -}}
+{{- $labels := dict "training.kubeflow.org/operator-name" "pytorchjob-controller" "training.kubeflow.org/job-name" .name "training.kubeflow.org/replica-type" "master" "training.kubeflow.org/replica-index" "0" -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ .name }}-master-0
+  {{- with .namespace }}
+  namespace: {{ . }}
+  {{- end }}
+  labels:
+    {{- toYaml $labels | nindent 4 }}
+    group-name: kubeflow.org
+    job-name: {{ .name }}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector:
+    {{- toYaml $labels | nindent 4 }}
+  ports:
+    - {name: pytorchjob-port, port: 23456}
+{{- end }}

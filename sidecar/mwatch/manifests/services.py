@@ -1,0 +1,144 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""The Service at which the pods of a PyTorchJob meet although a container of theirs does not run.
+
+The operator gives each pod a Service that has only ready pods. While the image of a plain sidecar
+cannot be pulled, no pod is ready, and the workers do not find the first one. So `inject` writes the
+Service of the first pod itself, with `publishNotReadyAddresses`. The operator lists Services by
+labels and creates only those that are missing (training-operator 1.4 to 1.9, `GetServicesForJob`
+and `ReconcileServices`), so it takes this one as its own.
+
+An annotation of the Service names the job and how the file looked before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from mwatch.manifests import kinds
+from mwatch.manifests.parts import InjectRequest
+from mwatch.manifests.stream import Document, new_document, plain, tree
+from mwatch.model.checks import Tree
+from mwatch.model.kube.fields import items, mapping, part
+from mwatch.model.kube.pod import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
+
+ADDED = "mwatch.dev/added-for"
+_OPERATOR = {"training.kubeflow.org/operator-name": "pytorchjob-controller"}
+_PORT = {"name": "pytorchjob-port", "port": 23456}
+"""As the operator fills it in for a container without ports."""
+_FIRST = ("Master", "Worker")
+_LIST, _LINE_END = "list", "line end"
+
+
+def service_of(job: Tree, request: InjectRequest) -> dict[str, Any] | None:
+    """None: the pods of this job need none, or its name is not known yet."""
+    name = part(job, "metadata", "name")
+    templates = {each.name: each for each in kinds.templates(job)}
+    first = next((templates[each] for each in _FIRST if each in templates), None)
+    is_alone = [each.pods for each in templates.values()] == [1]
+    if kinds.kind_of(job) != kinds.PYTORCHJOB or request.sidecar != "container" or is_alone:
+        return None
+    if not name or first is None:
+        return None
+    kind = first.name.lower()
+    of_job = _OPERATOR | {JOB_NAME: str(name)}
+    of_pod = of_job | {REPLICA_TYPE: kind, REPLICA_INDEX: "0"}
+    older = {"group-name": "kubeflow.org", "job-name": str(name)}  # operators before 1.7
+    namespace = part(job, "metadata", "namespace")
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": f"{name}-{kind}-0",
+            **({"namespace": str(namespace)} if namespace else {}),
+            "labels": of_pod | older,
+            "annotations": {ADDED: str(name)},
+        },
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": of_pod,
+            "ports": _ports(first.spec) or [dict(_PORT)],
+        },
+    }
+
+
+def _ports(pod: Tree) -> list[dict[str, Any]]:
+    trainer = next((each for each in items(pod, "containers") if each.get("name") == "pytorch"), {})
+    found = [(each.get("name"), each.get("containerPort")) for each in items(trainer, "ports")]
+    return [
+        {"name": str(name), "port": int(port)}
+        for name, port in found
+        if name and isinstance(port, int)
+    ]
+
+
+def with_service(
+    documents: Sequence[Document], service: dict[str, Any], file: str
+) -> list[Document]:
+    """Behind the rest; a file that is one object in JSON stays one, as a List."""
+    only = documents[0]
+    if len(documents) == 1 and only.is_json:
+        if only.content.get("kind") != "List":
+            _note(service, _LIST)
+            whole = {"apiVersion": "v1", "kind": "List", "items": [plain(only.content)]}
+            only.content = tree(whole)
+        only.content["items"].append(tree(service))
+        only.is_changed = True
+        return list(documents)
+    if not documents[-1].text().endswith("\n"):
+        _note(service, _LINE_END)
+    return [*documents, new_document(service, file)]
+
+
+def _note(service: dict[str, Any], before: str) -> None:
+    annotations = service["metadata"]["annotations"]
+    annotations[ADDED] = json.dumps({"job": annotations[ADDED], "before": before})
+
+
+def without_services(documents: Sequence[Document], jobs: Collection[str] = ()) -> list[Document]:
+    """Without those that an earlier `inject` wrote for these jobs; none named: for all."""
+    left: list[Document] = []
+    for each in documents:
+        job, before = _added_for(each.content)
+        if job is None or (jobs and job not in jobs):
+            _take_out(each, jobs)
+            left.append(each)
+        elif before == _LINE_END and left:
+            left[-1].tail, left[-1].body = _without_line_end(left[-1])
+    return left
+
+
+def _take_out(document: Document, jobs: Collection[str]) -> None:
+    """Remove Services from a List, which becomes a single object again if it was one."""
+    listed = document.content.get("items") if isinstance(document.content, Mapping) else None
+    if not isinstance(listed, list):
+        return
+    was_single = False
+    for index in reversed(range(len(listed))):
+        job, before = _added_for(listed[index])
+        if job is not None and (not jobs or job in jobs):
+            document.is_changed = True
+            was_single |= before == _LIST
+            del listed[index]
+    if was_single and len(listed) == 1:
+        document.content = listed[0]
+
+
+def _without_line_end(document: Document) -> tuple[str, str]:
+    if document.tail:
+        return document.tail.removesuffix("\n"), document.body
+    return "", document.body.removesuffix("\n")
+
+
+def _added_for(content: Any) -> tuple[str | None, str]:
+    text = mapping(content, "metadata", "annotations").get(ADDED)
+    if text is None or content.get("kind") != "Service":
+        return None, ""
+    try:
+        note = json.loads(str(text))
+        return str(note["job"]), str(note["before"])
+    except (ValueError, KeyError, TypeError):
+        return str(text), ""
