@@ -66,7 +66,9 @@ def test_every_option_renders(option: str) -> None:
 def test_the_defaults_are_a_whole_run(platform: str) -> None:
     objects = rendered(MEGATRON, *values_file(platform))
     kinds = sorted(each["kind"] for each in objects)
-    assert kinds == ["ConfigMap", "Deployment", "PyTorchJob", "Service"]
+    has_workers = "Worker" in only(objects, "PyTorchJob")["spec"]["pytorchReplicaSpecs"]
+    services = ["Service"] * (1 + has_workers)  # of TensorBoard, and where the pods meet
+    assert kinds == ["ConfigMap", "Deployment", "PyTorchJob", *services]
     assert all(each["metadata"]["namespace"] == "training" for each in objects)
 
 

@@ -143,7 +143,7 @@ metadata:
   labels:
     {{- toYaml $labels | nindent 4 }}
     group-name: kubeflow.org
-    job-name: {{ .name }}
+    job-name: {{ .name | quote }}
 spec:
   clusterIP: None
   publishNotReadyAddresses: true
