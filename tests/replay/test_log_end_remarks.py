@@ -78,3 +78,43 @@ def test_a_last_line_of_another_rank_does_not_hide_the_exception_of_the_one_that
     ]
     found = read(tmp_path, *lines).decision
     assert (found.cause, found.action) == (Cause.USER_ERROR, Action.STOP)
+
+
+def test_a_traceback_that_the_end_of_the_file_closes_comes_before_the_exit(tmp_path: Path) -> None:
+    """The launcher's last line is half a minute later: by then the exit alone was acted on."""
+    raised = [
+        '[rank9]:   File "/opt/megatron/core/experts.py", line 796, in forward',
+        "[rank9]:     return torch.split(tokens, sizes)",
+        "[rank9]: RuntimeError: split_with_sizes expects split_sizes to sum exactly to 16",
+    ]
+    ended = [
+        "srun: error: g7: task 9: Exited with exit code 1",
+        "slurmstepd: error: *** STEP 8.0 ON g6 CANCELLED AT 2026-08-19T05:40:41 ***",
+    ]
+    started = "[before the start of training step] datetime: 2026-08-19 05:40:02"
+    found = read(tmp_path, started, *raised, *ended)
+    assert (found.decision.cause, found.decision.action) == (Cause.USER_ERROR, Action.STOP)
+
+
+def test_what_kubectl_describes_may_be_pasted_above_the_log(tmp_path: Path) -> None:
+    described = [
+        "Status:           Failed",
+        "Reason:           Evicted",
+        "Message:          Pod ephemeral local storage usage exceeds the total limit of containers",
+        "      Exit Code:    137",
+    ]
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 4)]
+    assert read(tmp_path, *described, *steps).decision.cause is Cause.STORAGE
+
+
+def test_a_server_of_the_data_that_does_not_answer_is_worth_another_try(tmp_path: Path) -> None:
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "/opt/titan/trainer.py", line 612, in batch_generator',
+        "    batch = next(data_iterator)",
+        "{}: quux",
+    ]
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
+    for name, cause in (("FSTimeoutError", Cause.STORAGE), ("QuuxError", Cause.DATA)):
+        lines = [each.format(name) for each in raised]
+        assert read(tmp_path, *steps, *lines).decision.cause is cause

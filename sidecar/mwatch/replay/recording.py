@@ -28,7 +28,7 @@ from itertools import repeat, takewhile
 from msgspec.structs import replace
 
 from mwatch.errors import InputError
-from mwatch.model.event import PlacedLines
+from mwatch.model.event import Event, PlacedLines
 from mwatch.model.job import Step
 from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.timeline import Rollback
@@ -288,11 +288,14 @@ class Recording:
         self._moments.append(moments)
         for file in stream.files:
             reader = Reader(self._grammar, file.shown)
+            batches: list[Sequence[Event]] = []
             for data in self._read(file):
-                yield from moments.observe_pieces(in_pieces(reader.batches(data)))
+                yield from moments.observe_pieces(in_pieces(batches))
+                batches = list(reader.batches(data))
                 if progress:
                     progress(self._done, self._size)
-            yield from moments.observe(in_order(reader.close()))
+            # A block that the end of the file closes began before lines that were read after it.
+            yield from moments.observe_pieces(in_pieces([*batches, in_order(reader.close())]))
             self.line_counts[file.shown] = reader.lines
         yield from moments.rest()
 

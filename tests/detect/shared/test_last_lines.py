@@ -34,6 +34,23 @@ def test_a_network_that_nccl_gave_up_makes_slow_steps() -> None:
     assert found is not None
     assert found.cause is Cause.SLOW
     assert slow_network(enumerate(["NCCL INFO NET/Plugin: No plugin found", sockets], 1)) is None
+    unloaded = (
+        "h:1:2 [4] NCCL INFO NET/Plugin: quux.so: version `Q_34' not found (required by y.so)"
+    )
+    newer = "h:1:2 [4] NCCL INFO Initialized NET plugin Socket"
+    assert slow_network(enumerate([unloaded, newer], 1)) is not None
+
+
+def test_one_machine_needs_no_network() -> None:
+    gave_up = "h:1:2 [4] NCCL WARN NET/QUUX quux initialization failed"
+    sockets = "h:1:2 [4] NCCL INFO Using network Socket"
+    size = "{}:1:2 [4] NCCL INFO comm 0x5 rank 0 nranks {} cudaDev 0 - Init COMPLETE"
+
+    def is_slow(*sizes: str) -> bool:
+        return slow_network(enumerate([gave_up, sockets, *sizes], 1)) is not None
+
+    assert not is_slow(size.format("h", 8))
+    assert is_slow(size.format("h", 16)) and is_slow(size.format("h", 8), size.format("g", 8))
 
 
 def test_a_count_that_rises_in_any_form_is_progress() -> None:

@@ -120,6 +120,8 @@ _OUTSIDE = re.compile(
     r"|Empty|Process|Hub"
 )
 """Parts of the names of exceptions whose reason may lie outside the program."""
+_AWAY = re.compile(r"Timeout|Connect|HTTP|SSL|Socket|Remote|Unavailable|Client|S3|Blob")
+"""Those of the outside that are a server's."""
 _FULL = re.compile(r"\b(?:CUDA|HIP|GPU|NPU|XPU|HPU|MUSA|MLU|TPU|DCU)\b.{0,20}\bout of memory", re.I)
 _REQUIRED = re.compile(
     r"assertion failed|check failed|\bmust (?:be|have|match)\b|\bshould (?:be|have)\b|\brequires?\b"
@@ -136,7 +138,7 @@ _SETTING = re.compile(
     re.I,
 )
 _DEMANDS = re.compile(
-    r"^Expected |\bexpects? (?:a|an|at least|exactly|\d)\b|\bmust match\b"
+    r"^Expected |\bexpects? (?:a|an|at least|exactly|\d|\w+ to)\b|\bmust match\b"
     r"|shapes cannot be multiplied"
     r"|inplace operation|does not require grad|a second time"
     r"|\bmarked? (?:as )?ready (?:only once|twice)"
@@ -396,6 +398,8 @@ def _cause_by_place(name: str, message: str, during: str | None, *, has_worked: 
     may_pass = not name or _OUTSIDE.search(name) or _PASSING.search(message)
     if during == "data" and not may_pass:
         return Cause.DATA  # the same sample raises it again
+    if during == "data" and _AWAY.search(name):
+        return Cause.STORAGE  # where the data lies does not answer
     return Cause.CRASH if has_worked or may_pass else Cause.USER_ERROR
 
 

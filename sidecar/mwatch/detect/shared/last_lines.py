@@ -72,9 +72,13 @@ _DONE = re.compile(
     re.I,
 )
 _NO_FAST_NETWORK = re.compile(
-    r"NCCL WARN NET/\w+ .{0,80}\b(?:failed|unexpected|error|unable|cannot)", re.I
+    r"NCCL WARN NET/\w+ .{0,80}\b(?:failed|unexpected|error|unable|cannot)"
+    r"|NET/Plugin.{0,300}(?:not found \(required by|undefined symbol|cannot open shared object)",
+    re.I,
 )
-_SOCKETS = "Using network Socket"
+_OF_NCCL = re.compile(r"([\w.-]{1,64}):\d+:\d+ \[\d+\] NCCL INFO (?:.{0,80} nranks (\d{1,6}))?")
+_GPUS_OF_A_MACHINE = 8
+_SOCKETS = re.compile(r"Using network Socket|Initialized NET plugin Socket")
 _COUNTED = (
     re.compile(
         r"(?:epoch|step|iter(?:ation)?|round|batch|episode|update)s?\W{0,4}(\d{1,12})\b", re.I
@@ -212,10 +216,15 @@ def slowed(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 
 def slow_network(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """NCCL gave up its network and goes on over plain sockets."""
-    is_without = False
+    """NCCL gave up its network and goes on over plain sockets, between machines."""
+    is_without, found, hosts, ranks = False, None, set(), 0
     for number, line in lines:
-        is_without = is_without or _NO_FAST_NETWORK.search(line[:MAX_LINE]) is not None
-        if is_without and _SOCKETS in line:
-            return Complaint(Cause.SLOW, number, line.strip())
-    return None
+        text = line[:MAX_LINE]
+        if place := _OF_NCCL.search(text):
+            hosts.add(place[1])
+            ranks = max(ranks, int(place[2] or 0))
+        is_without = is_without or _NO_FAST_NETWORK.search(text) is not None
+        if is_without and found is None and _SOCKETS.search(text):
+            found = Complaint(Cause.SLOW, number, line.strip())
+    is_one_machine = len(hosts) == 1 and 0 < ranks <= _GPUS_OF_A_MACHINE
+    return None if is_one_machine else found

@@ -74,16 +74,18 @@ _BY_OTHERS = ("k8s-", "ray-", "slurm-", "cloud-")
 """Faults that a scheduler reports: its warnings are about what has happened."""
 _NOTICES = frozenset(
     {
-        "batch-limit", "k8s-node-shutdown", "k8s-preempted", "slurm-cancelled", "slurm-node-failed",
-        "slurm-preempted", "slurm-time-limit", "k8s-node-not-ready",
+        "batch-limit", "k8s-evicted", "k8s-evicted-disk", "k8s-node-not-ready", "k8s-node-shutdown",
+        "k8s-preempted", "slurm-cancelled", "slurm-node-failed", "slurm-preempted",
+        "slurm-time-limit",
     }
 )  # fmt: skip
-"""Announced by a scheduler: the steps of its grace period may be printed after it."""
+"""Reported by a scheduler: steps of a grace period, or a log pasted below, may come after it."""
 _RECLAIMED = frozenset(
     {"cloud-machine-reclaimed", "k8s-node-shutdown", "k8s-preempted", "slurm-preempted"}
 )
 _NODE_GONE = frozenset({"k8s-node-not-ready", "ray-node-died", "slurm-node-failed"})
 """What is seen of a machine that was taken away."""
+_EVICTED, _FULL_DISK = "k8s-evicted", "k8s-evicted-disk"
 _GRACE_LINES = 200
 _LATE_LINES = 40
 _DATA_CODE = re.compile(
@@ -390,6 +392,8 @@ class _Seen:
 
     def _named_roots(self) -> list[FaultSeen]:
         roots = [seen for seen in self._roots() if seen.fault.id not in _VAGUE]
+        if any(seen.fault.id == _FULL_DISK for seen in roots):
+            roots = [seen for seen in roots if seen.fault.id != _EVICTED]
         if any(seen.fault.id in _RECLAIMED for seen in roots):
             return [seen for seen in roots if seen.fault.id not in _NODE_GONE]
         return roots
