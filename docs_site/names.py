@@ -24,6 +24,7 @@ ANNOTATIONS = {
     "mwatch.dev/resume-from": "Iteration from which the next attempt resumes.",
     "mwatch.dev/attempt": "Number of the current attempt; set by the controller.",
     "mwatch.dev/injected": "What `mwatch inject` changed; `mwatch uninject` reads it.",
+    "mwatch.dev/added-for": "On a Service that `mwatch inject` added: its job.",
     "mwatch.dev/replicas": "Of a StatefulSet that mwatch stopped: its replicas before.",
     "mwatch.dev/avoid": "Nodes that the next pods of the job are kept off.",
     "mwatch.dev/port": "Port of the sidecar, where its container port is not named `mwatch`.",

@@ -106,7 +106,7 @@ def test_an_odd_line_is_no_harm(line: str) -> None:
     dumped(events(log(line, "end"), faults=True))
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("part", ["1", "1:", "[a]", " ", "a.", "A", "1.,", "1/2 [", "no "])
 @pytest.mark.parametrize(
     "end", ["\x01ValueError: x", "ValueError: x", " loss: nan", "s/step - loss: 1", '"loss": 1']

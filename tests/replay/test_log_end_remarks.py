@@ -118,3 +118,34 @@ def test_a_server_of_the_data_that_does_not_answer_is_worth_another_try(tmp_path
     for name, cause in (("FSTimeoutError", Cause.STORAGE), ("QuuxError", Cause.DATA)):
         lines = [each.format(name) for each in raised]
         assert read(tmp_path, *steps, *lines).decision.cause is cause
+
+
+def test_exit_code_0_in_the_last_lines_makes_complaints_harmless(tmp_path: Path) -> None:
+    noise = (
+        "[rank1]:[E614 11:40:52.330187714 ProcessGroupNCCL.cpp:1319] [PG 0 Rank 1] Failed to get "
+        "exception dump flag from the global store.Connection reset by peer"
+    )
+    assert read(tmp_path, "[rank0] done in 3.11 s", noise).verdict.cause is Cause.FABRIC
+    for end in ("exit=0", "launcher exit code 0", "exited with code 0", "Exit status: 0"):
+        assert read(tmp_path, "[rank0] done in 3.11 s", noise, end).verdict.cause is Cause.UNKNOWN
+    assert read(tmp_path, "x", noise, "exit code 01a").verdict.cause is Cause.FABRIC
+
+
+def test_a_port_in_use_at_the_first_start_is_a_setting_and_later_a_leftover(tmp_path: Path) -> None:
+    raised = "RuntimeError: Address already in use"
+    exited = "srun: error: g7: task 3: Exited with exit code 1"
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
+    assert read(tmp_path, raised, exited).decision.action is Action.STOP
+    assert read(tmp_path, *steps, raised, exited).decision.action is Action.RESTART
+
+
+def test_who_was_killed_for_its_memory_explains_what_its_peers_see(tmp_path: Path) -> None:
+    efa = (
+        "w0:192:262 [2] process_err_completion:1562 NCCL WARN NET/OFI Request 0x7f08 completed "
+        "with error. RC: 5. Error: Invalid receiver queue pair number (QPN)"
+    )
+    killed = (
+        "mpirun noticed that process rank 11 with PID 0 on node w1 exited on signal 9 (Killed)."
+    )
+    assert read(tmp_path, efa, killed).decision.cause is Cause.FABRIC
+    assert read(tmp_path, efa, killed, "      Reason:       OOMKilled").decision.cause is Cause.OOM

@@ -17,6 +17,7 @@ before the pod's next stamp, and the last lines of a pod when the others fell si
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -65,12 +66,13 @@ class EventTimestamper:
         stream: str,
         *,
         near: float | None = None,
+        latest: float = math.inf,
         anchor: float | None = None,
         has_steps: bool = True,
     ) -> None:
         self._stream = stream
         self._has_steps = has_steps
-        self._stamps = Stamps(near)
+        self._stamps = Stamps(near, latest)
         self._clock = StepClock(anchor)
         self._held: list[Event] = []
         self._foreign = 0.0

@@ -23,6 +23,7 @@ from mwatch.detect.crashed import at_log_end, interrupted_hang, is_unexplained
 from mwatch.detect.shared.last_lines import (
     bad_numbers,
     counted_until,
+    ends_well,
     is_completed,
     jumped,
     slow_network,
@@ -107,6 +108,9 @@ class LogEnd:
         by file; `tails`: their ends."""
         found = self._known_fault(engine, assessment, line_counts)
         lead = found or assessment.decision.finding
+        last = [last_lines(tail, line_counts.get(file, 0)) for file, tail in tails.items()]
+        if assessment.decision.finding is None and last and all(map(ends_well, last)):
+            return None
         if lead is not None and lead.cause in _ENDED_BY_HAND:
             return _interrupted_wait(lead, tails, line_counts) or found
         if lead is not None and lead.cause is Cause.USER_ERROR and lead.fault is None:
@@ -134,6 +138,8 @@ class LogEnd:
         lines that are known to mean nothing."""
         for file, tail in tails.items():
             lines = last_lines(tail, line_counts.get(file, 0))
+            if lead is None and ends_well(lines):
+                continue
             behind = max(self._progress.get(file, 0), counted_until(lines))
             is_known = behind or any(is_completed(text) for _, text in lines)
             complaint = worst_complaint(

@@ -45,6 +45,8 @@ from mwatch.sources import checkpoint_dir
 from mwatch.state.merge import estimate_offsets, merge
 from mwatch_trainer.checkpoint.listing import FolderListing, list_checkpoints
 
+_CLOCKS_DIFFER_SECONDS = 2 * 86400.0
+"""By this much a clock and its zone may be ahead of ours."""
 _OVERLAP_SECONDS = 2.0
 """By this much successive files may overlap: stamps are rounded, and clocks differ."""
 _ROTATED = re.compile(r"(?P<base>.+\.(?:log|txt|out|err))[._-](?P<turn>\d[\w.-]*|old|bak|prev\w*)")
@@ -282,6 +284,7 @@ class Recording:
         moments = EventTimestamper(
             stream.name,
             near=self._near(stream),
+            latest=self._now + _CLOCKS_DIFFER_SECONDS,
             anchor=stream.anchor,
             has_steps=is_alone or stream.has_steps,
         )

@@ -10,6 +10,7 @@ whole time zone, it was set, and the step is taken out again.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,10 +34,12 @@ Stamped = Stamp | list[Stamp]
 
 
 class Stamps:
-    """Reads the stamps of one stream. `near`: about when it was written; None: unknown."""
+    """Reads the stamps of one stream. `near`: about when it was written; None: unknown. `latest`:
+    nothing was printed after it."""
 
-    def __init__(self, near: float | None) -> None:
+    def __init__(self, near: float | None, latest: float = math.inf) -> None:
         self._near = near
+        self._latest = latest
         self._minute = ("", 0.0)
         self._day = ("", 0.0)
 
@@ -97,7 +100,9 @@ class Stamps:
         year = datetime.fromtimestamp(near, UTC).year
         read = (_read_glog(each, found) for each in (year - 1, year, year + 1))
         return min(
-            (at for at in read if at is not None), key=lambda at: abs(at - near), default=None
+            (at for at in read if at is not None and at <= self._latest),
+            key=lambda at: abs(at - near),
+            default=None,
         )
 
 

@@ -24,6 +24,8 @@ STEPS = {
     "(TaskRunner pid=9001) step:7 - actor/entropy:0.311 - actor/pg_loss:1.4021": 1.4021,
     "{'loss': '1.4021', 'grad_norm': 2.6, 'learning_rate': 4.7e-05, 'step': 7}": 1.4021,
     '{"loss": 1.4021, "grad_norm": NaN, "global_step/max_steps": "7/110"}': 1.4021,
+    '{"current_steps": 7, "total_steps": 3235, "loss": 1.4021, "eval_loss": null}': 1.4021,
+    "{'step': 7, 'loss': 1.4021}": 1.4021,
     "2024-12-03 20:14:08,771 - mmdet - INFO - Iter [7/168780]\tlr: 3.6e-04, loss: 1.4021": 1.4021,
     "12/03 20:14:08 - mmengine - INFO - Iter(train) [  7/9000]  lr: 1e-4  loss: 1.4021": 1.4021,
     "12/03 20:14:08 - mmengine - INFO - Epoch(train)  [0][  7/900]  lr: 1e-4  loss: 1.4021": 1.4021,
@@ -97,6 +99,8 @@ def test_several_writers_of_one_loop_are_one() -> None:
         "[rank0]:[titan] 2024-12-12 10:00:00,123 - root - INFO - Training completed",
         "Training completed after 10 iterations at 2025-04-24 09:39:44. Total running time: 41min",
         "2026-01-07 10:00:00 INFO Training finished",
+        "20260423-14:53:11.402 StatsLogger INFO: Training completes! Total time elapsed 402.18.",
+        "***** train metrics *****",
         "[2026-01-07 10:00:00,123] [INFO] [axolotl.train] Training Completed!!! Saving model",
     ],
 )

@@ -66,7 +66,7 @@ _PASSED_ON = re.compile(
     r"|is detected by the operating system|[Ss]ee (?:the )?(?:root cause|stack trace) .{0,10}above"
     r"|\b[Tt]raining has failed after \d|inspect the previous error messages"
     r"|NPU (?:function )?error\b.{0,80}error code is \d"
-    r"|operation failed in the TorchScript interpreter"
+    r"|operation failed in the TorchScript interpreter|\bremote (?:actor )?call (?:has )?failed\b"
 )
 _NAMES = frozenset(
     {

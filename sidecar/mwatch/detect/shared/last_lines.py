@@ -68,8 +68,11 @@ _FEW = 3  # counts of a bar, each
 _MUCH_SLOWER = 2.5  # times as slow as each of as many before
 _DONE = re.compile(
     r"\b(?:epochs|steps|iterations|training) (?:are |is |was |has )?"
-    r"(?:completed?|finished|done|over)\b",
+    r"(?:completed?|completes|finished|done|over)\b",
     re.I,
+)
+_EXIT_ZERO = re.compile(
+    r"\bexit(?:ed|s)?(?: (?:with|code|status|value)){0,3} {0,2}[:=]? {0,2}0(?![\w.])", re.I
 )
 _NO_FAST_NETWORK = re.compile(
     r"NCCL WARN NET/\w+ .{0,80}\b(?:failed|unexpected|error|unable|cannot)"
@@ -90,6 +93,11 @@ _COUNTED = (
 def is_completed(text: str) -> bool:
     """A line by which a trainer reports its own end."""
     return _DONE.search(text) is not None
+
+
+def ends_well(lines: Sequence[tuple[int, str]]) -> bool:
+    """The last lines report exit code 0."""
+    return any(_EXIT_ZERO.search(text[:MAX_LINE]) for _, text in lines[-_FEW:])
 
 
 def counted_until(lines: Iterable[tuple[int, str]]) -> int:

@@ -18,7 +18,7 @@ from mwatch.detect.shared import causes
 from mwatch.detect.shared.causes import REPORTS, cause_of, explains
 from mwatch.detect.shared.stall import Mismatch, out_of_step
 from mwatch.model.event import Error, Fault
-from mwatch.model.fault import Role
+from mwatch.model.fault import Blame, Role
 from mwatch.model.finding import Cause
 from mwatch.model.job import ErrorSeen, FaultSeen, Job, ProcessGone
 from mwatch.model.observation import ProcessExit
@@ -149,7 +149,7 @@ def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | 
         late = _Seen(job, has_late_lines=True).first_cause()
         reported = late or reported
     if reported is not None:
-        is_first = after is not None and not job.past and not job.attempt.steps
+        is_first = not job.past and not job.attempt.steps
         if is_first and reported.fault and _PORT_IN_USE.search(reported.fault.fault.text):
             # No process of an attempt before can hold it.
             return reported._replace(cause=Cause.USER_ERROR)
@@ -386,6 +386,9 @@ class _Seen:
             for seen in self._faults
             if seen.is_root and not causes.is_without_memory(seen, self._faults)
         ]
+        if any(seen.fault.id in causes.MEMORY for seen in self._faults):
+            # Peers of who was killed see that the path is gone.
+            roots = [seen for seen in roots if seen.entry and seen.entry.blame is not Blame.FABRIC]
         if any(map(_is_undefined, roots)) and self._first_cascade():
             return [seen for seen in roots if not _is_undefined(seen)]
         return roots

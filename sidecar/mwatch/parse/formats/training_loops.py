@@ -21,7 +21,7 @@ from mwatch.parse.lines.context import MAX_TEXT, Context, Recogniser
 from mwatch.parse.lines.fields import number
 from mwatch.parse.lines.line import Line, stamp
 
-_NUMBER = r"[-+]?(?:nan|inf|\d[\d_,]*(?:\.\d*)?(?:e[-+]?\d{1,4})?)(?:\.0)?(?![\w%])"
+_NUMBER = r"[-+]?(?:nan|inf|\d(?:[\d_,]*\d)?(?:\.\d*)?(?:e[-+]?\d{1,4})?)(?:\.0)?(?![\w%])"
 _ITEM = re.compile(rf"['\"]([\w/ .@-]{{1,80}})['\"]: ['\"]?({_NUMBER})", re.I)
 _NAME = r"(?:loss(?:/train/total| train)?|grad[_ -]?norm|lr|learning[_ ]rate)"
 _FIELD = re.compile(
@@ -58,13 +58,14 @@ _OWNED = re.compile(
 """Lines of a format that another recogniser reads."""
 _END = re.compile(
     r"'train_runtime': |`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d+` reached"
-    r"|(?:^|[\]:>|*-]\s*|INFO\s+|\) )Training (?:is )?(?:[Cc]ompleted?|finished|done)\b"
+    r"|(?:^|[\]:>|*-]\s*|INFO\s+|\) )Training (?:is )?(?:[Cc]ompleted?|completes|finished|done)\b"
     r"(?! (?:step|epoch|iteration) )"
     r"|llmfoundry[^\n]{0,80}: Done\.\s*$"
-    r"|Final validation metrics: "
+    r"|Final validation metrics: |\*{5} train metrics \*{5}"
     r"|# Avg bus bandwidth {1,8}: [\d.]"
 )
-_STEP_KEYS = ("step", "globalstep", "globalstep/maxsteps", "numupdates", "iteration")
+_JSON_STEP_KEYS = ("step", "globalstep", "globalstep/maxsteps", "numupdates", "currentsteps")
+_STEP_KEYS = (*_JSON_STEP_KEYS, "iteration")
 _MAX_LOSSES = 8
 
 
@@ -123,9 +124,9 @@ def _read_dict(line: Line, context: Context) -> Iterable[Event]:
     if not values.losses or "trainruntime" in values.others:
         return
     _see_bar(line, context)
-    printed = values.whole(*_STEP_KEYS)
     loop = context.loop
     is_json = line.body[begin + 1 : begin + 2] == '"'  # other programs print it too
+    printed = values.whole(*(_JSON_STEP_KEYS if is_json else _STEP_KEYS))
     if printed is None and (is_json or not loop.is_writer(line.lane)):
         return
     yield from _step(line, context, values, loop.next() if printed is None else printed)
@@ -225,6 +226,7 @@ ENDS = Recogniser(
         r"Training (?:is )?(?:[Cc]omplete|finished|done)",
         r"llmfoundry[^\n]{0,80}: Done\.",
         "Final validation metrics: ",
+        r"\*{5} train metrics \*{5}",
         "# Avg bus bandwidth ",
     ),
     _read_end,
