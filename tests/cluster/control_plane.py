@@ -17,7 +17,8 @@ from cluster.kubectl import Kubectl
 from cluster.namespaces import Namespaces
 from cluster.tools import tools
 
-_READY_SECONDS = 90.0
+READY_SECONDS = 240.0
+"""For a part of the cluster to come up, on a machine that is busy."""
 _USERS = (
     ("admin", "admin", "system:masters"),
     ("manager", "system:kube-controller-manager", ""),
@@ -52,7 +53,7 @@ class ControlPlane:
 
     def start(self) -> None:
         """From inside the network of the namespaces."""
-        subprocess.run(["sh", "-c", _NETWORK], check=True, timeout=20, env=self.environment)
+        subprocess.run(["sh", "-c", _NETWORK], check=True, timeout=60, env=self.environment)
         self._write_users()
         key = self.folder / "sa.key"
         subprocess.run(
@@ -105,7 +106,7 @@ class ControlPlane:
             answer = self.kubectl.answer(*words)
             return answer is not None and says in answer
 
-        self.namespaces.wait_for(what, is_there, _READY_SECONDS)
+        self.namespaces.wait_for(what, is_there, READY_SECONDS)
 
     def close(self) -> None:
         self.namespaces.close()

@@ -91,7 +91,7 @@ class Controller:
         }
 
     def wait(self) -> None:
-        self.kubectl("rollout", "status", f"deployment/{CONTROLLER}", "--timeout=90s", seconds=100)
+        self.kubectl("rollout", "status", f"deployment/{CONTROLLER}", "--timeout=240s", seconds=250)
 
     def scale(self, replicas: int) -> None:
         self.kubectl("scale", f"deployment/{CONTROLLER}", f"--replicas={replicas}")
@@ -116,5 +116,5 @@ class Controller:
         answer = self._cluster.answer("get", "--raw", path)
         return {} if answer is None else dict(json.loads(answer))
 
-    def kubectl(self, *words: str, seconds: float = 60.0) -> str:
+    def kubectl(self, *words: str, seconds: float = 120.0) -> str:
         return self._cluster("-n", self._namespace, *words, seconds=seconds)

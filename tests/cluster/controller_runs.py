@@ -24,7 +24,8 @@ from mwatch.model.kube.job import KubeJob
 from mwatch.runtime.clock import Clock
 from support.fakes.pod_servers import PodServer
 
-PATIENCE = 60.0
+PATIENCE = 120.0
+"""Seconds; a machine that is busy may need them."""
 
 
 def make_pod(access: Access, job: KubeJob, name: str, address: str, port: int) -> str:
@@ -106,7 +107,7 @@ def watching(
     policy: Path | None = None,
 ) -> Iterator[Controller]:  # fmt: skip
     """A controller whose loop the test turns."""
-    limits = CallLimits(call_seconds=5.0, tries=2, first_wait=0.05)
+    limits = CallLimits(call_seconds=10.0, tries=2, first_wait=0.05)
     access = Access(connect(str(kubeconfig)), limits=limits)
 
     settings = ControllerSettings(namespace, port=0, poll_seconds=poll, policy=policy)
@@ -146,6 +147,6 @@ def cause(watch: JobMonitor) -> str:
 
 
 def page(controller: Controller, path: str) -> bytes:
-    with urlopen(f"http://127.0.0.1:{controller.port}{path}", timeout=10) as answer:
+    with urlopen(f"http://127.0.0.1:{controller.port}{path}", timeout=60) as answer:
         body: bytes = answer.read()
         return body

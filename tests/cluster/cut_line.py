@@ -51,10 +51,19 @@ class CutLine:
             if self._is_cut:
                 one.close()
                 continue
-            other = socket.create_connection((addresses.NODE, 6443), timeout=10)
+            try:
+                other = socket.create_connection((addresses.NODE, 6443), timeout=60)
+            except OSError:
+                one.close()
+                continue
             other.settimeout(None)
             with self._lock:
-                self._open |= {one, other}
+                is_cut = self._is_cut  # perhaps meanwhile: `cut` did not see these two
+                self._open |= set() if is_cut else {one, other}
+            if is_cut:
+                one.close()
+                other.close()
+                continue
             for source, target in ((one, other), (other, one)):
                 threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
 

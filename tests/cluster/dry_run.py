@@ -8,6 +8,7 @@ A kubectl for each would cost a third of a second of a core, and the server as m
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -15,10 +16,14 @@ from typing import Any
 
 from kubernetes.config import new_client_from_config
 
+from cluster.kube_things import wait_for
 from cluster.kubectl import Kubectl
 
 _SECONDS = 60.0
 _NOT_TAKEN = 300
+_BUSY = (429, 503)
+_TRIES = 5
+_AGAIN_SECONDS = 2.0
 _HOW = [("dryRun", "All"), ("fieldValidation", "Strict")]
 _JSON = {"Accept": "application/json", "Content-Type": "application/json"}
 
@@ -49,19 +54,35 @@ class _Server:
         version, kind = given["apiVersion"], given["kind"]
         if (version, kind) not in self._paths:
             root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-            listed = self.asked("GET", root)["resources"]
-            (found,) = (e for e in listed if e["kind"] == kind and "/" not in e["name"])
-            inside = "/namespaces/{}" if found["namespaced"] else ""
-            self._paths[version, kind] = f"{root}{inside}/{found['name']}"
+            found: list[dict[str, Any]] = []
+
+            def is_listed() -> bool:
+                found[:] = self._resources(root, kind)
+                return len(found) == 1
+
+            wait_for(is_listed, f"{kind} in {root}")  # a new CRD takes the server a moment
+            inside = "/namespaces/{}" if found[0]["namespaced"] else ""
+            self._paths[version, kind] = f"{root}{inside}/{found[0]['name']}"
         return self._paths[version, kind].format(given["metadata"].get("namespace", namespace))
+
+    def _resources(self, root: str, kind: str) -> list[dict[str, Any]]:
+        try:
+            listed = self.asked("GET", root)["resources"]
+        except Refused:
+            return []
+        return [each for each in listed if each["kind"] == kind and "/" not in each["name"]]
 
     def asked(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         request = self._client.param_serialize(
             verb, path, query_params=_HOW if body else [], header_params=_JSON, body=body,
             auth_settings=["BearerToken"],
         )  # fmt: skip
-        answer = self._client.call_api(*request, _request_timeout=_SECONDS)
-        text = answer.read().decode()
+        for left in reversed(range(_TRIES)):
+            answer = self._client.call_api(*request, _request_timeout=_SECONDS)
+            text = answer.read().decode()
+            if answer.status not in _BUSY or not left:
+                break
+            time.sleep(_AGAIN_SECONDS)  # as the server asks for: it has too much to do
         if answer.status >= _NOT_TAKEN:
             raise Refused(f"{verb} {path}: {text}")
         return dict(json.loads(text))

@@ -22,7 +22,7 @@ from cluster.missing import KUBECONFIG
 
 IMAGES = "MWATCH_TEST_IMAGES"
 _KNOWN = ("mwatch", "trainer")
-_SECONDS = 90.0
+_SECONDS = 240.0
 
 
 def is_given() -> bool:

@@ -21,7 +21,7 @@ class Helm:
             [*self._words, *words, "--namespace", namespace],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -43,7 +43,7 @@ def _hide_machine(folder: Path) -> None:
     for name in _OWN_FOLDERS:
         mine = folder / "machine" / name
         mine.mkdir(parents=True)
-        subprocess.run(["mount", "--bind", str(mine), f"/{name}"], check=True, timeout=20)
+        subprocess.run(["mount", "--bind", str(mine), f"/{name}"], check=True, timeout=60)
 
 
 class Parts:

@@ -7,7 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cluster import binaries
-from cluster.control_plane import ControlPlane
+from cluster.control_plane import READY_SECONDS, ControlPlane
+from cluster.namespaces import is_listening
 from cluster.own_certificate import write_certificate
 
 MODULE = "sigs.k8s.io/jobset"
@@ -21,6 +22,7 @@ webhook: {{certDir: "{folder}", port: 9444}}
 metrics: {{bindAddress: "127.0.0.1:9445"}}
 health: {{healthProbeBindAddress: "127.0.0.1:9446"}}
 """
+_HEALTH = 9446
 
 
 def jobset_manager() -> Path:
@@ -38,3 +40,5 @@ def start(plane: ControlPlane) -> None:
     settings.write_text(_SETTINGS.format(folder=folder))
     environment = {**plane.environment, "KUBECONFIG": str(plane.kubeconfig("admin"))}
     plane.namespaces.start("jobset", [jobset_manager(), "--config", str(settings)], environment)
+    # One that dies while it starts is started again.
+    plane.namespaces.wait_for("JobSet", lambda: is_listening(_HEALTH), READY_SECONDS)

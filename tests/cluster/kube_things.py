@@ -25,6 +25,9 @@ NAMESPACES = ApiResource("", "v1", "namespaces", "Namespace", is_namespaced=Fals
 CRDS = ApiResource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", False
 )
+REVIEWS = ApiResource(
+    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", False
+)
 ROLES = ApiResource("rbac.authorization.k8s.io", "v1", "roles", "Role")
 BINDINGS = ApiResource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding")
 MANIFESTS = Path(__file__).parents[2] / "manifests" / "rbac"
@@ -47,6 +50,9 @@ _CRD_FILES = {
     ),
 }  # fmt: skip
 MANAGER = "mwatch.dev/test"
+POD_SECONDS = 240.0
+"""Until a pod runs or ends, or its operator has noticed something, on a busy machine; when all is
+well nobody waits so long."""
 _numbers = itertools.count(1)
 
 
@@ -60,7 +66,8 @@ def client(plane: ControlPlane, **more: Any) -> Access:
 
 
 def impatient(plane: ControlPlane, **more: Any) -> Access:
-    return client(plane, limits=CallLimits(call_seconds=5.0, tries=2, first_wait=0.01), **more)
+    """It does not wait before it asks again; a busy API server has time to answer."""
+    return client(plane, limits=CallLimits(call_seconds=30.0, tries=2, first_wait=0.01), **more)
 
 
 def fresh_namespace(access: Access) -> str:
@@ -173,6 +180,7 @@ def make_ready_node(access: Access, name: str) -> None:
 
 
 def let_read(access: Access, namespace: str, user: str, group: str, resource: str) -> None:
+    """Ends when the right is in force."""
     rule = {"apiGroups": [group], "resources": [resource], "verbs": ["get", "list"]}
     group_name = "rbac.authorization.k8s.io"
     access.create(ROLES, namespace, {**_named(ROLES, user, namespace), "rules": [rule]})
@@ -185,6 +193,15 @@ def let_read(access: Access, namespace: str, user: str, group: str, resource: st
             "subjects": [{"apiGroup": group_name, "kind": "User", "name": user}],
         },
     )
+    asks = {"namespace": namespace, "verb": "list", "group": group, "resource": resource}
+    wait_for(lambda: is_allowed(access, user, asks), f"the right of {user} to read {resource}")
+
+
+def is_allowed(admin: Access, user: str, asks: Mapping[str, str]) -> bool:
+    """By the API server's own word: its authorizer hears of a new role a moment later."""
+    spec = {"user": user, "resourceAttributes": asks}
+    body = {"apiVersion": REVIEWS.api_version, "kind": REVIEWS.kind, "spec": spec}
+    return bool(admin.call("POST", REVIEWS.path(None), body=body).body["status"]["allowed"])
 
 
 def install_crds(access: Access) -> None:
@@ -195,6 +212,10 @@ def install_crds(access: Access) -> None:
         body = yaml.safe_load((module_folder(module, version) / folder / file).read_text())
         access.call("POST", CRDS.path(None), body=body)
         wait_for(lambda name=name: _is_established(access, name), f"CRD {name}")  # type: ignore[misc]
+        group, plural = body["spec"]["group"], body["spec"]["names"]["plural"]
+        for version in (each["name"] for each in body["spec"]["versions"] if each["served"]):
+            path = f"/apis/{group}/{version}/{plural}"
+            wait_for(lambda path=path: access.call("GET", path).is_ok, path)  # type: ignore[misc]
 
 
 def _is_established(access: Access, name: str) -> bool:
@@ -210,7 +231,7 @@ def manifests(name: str, namespace: str) -> list[dict[str, Any]]:
     return [body for body in yaml.safe_load_all(text) if body]
 
 
-def wait_for(is_so: Callable[[], bool], what: str, seconds: float = 45.0) -> None:
+def wait_for(is_so: Callable[[], bool], what: str, seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < until, f"not within {seconds} s: {what}"

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_SECONDS = 60.0
+_SECONDS = 120.0
+"""Of a busy machine; usually it takes a fraction of one."""
 
 
 class KubectlFailed(RuntimeError):

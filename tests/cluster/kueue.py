@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from cluster import binaries
-from cluster.control_plane import ControlPlane
+from cluster.control_plane import READY_SECONDS, ControlPlane
+from cluster.namespaces import is_listening
 from cluster.own_certificate import write_certificate
 
 MODULE = "sigs.k8s.io/kueue"
@@ -26,6 +27,7 @@ metrics: {{bindAddress: "127.0.0.1:9455"}}
 health: {{healthProbeBindAddress: "127.0.0.1:9456"}}
 integrations: {{frameworks: ["kubeflow.org/pytorchjob"]}}
 """
+_HEALTH = 9456
 
 
 def kueue_manager() -> Path:
@@ -48,6 +50,8 @@ def start(plane: ControlPlane) -> None:
     words = ("unshare", "--mount", "sh", "-c", script, "sh", folder / "etc")
     program = (kueue_manager(), "--config", settings, gates)
     plane.namespaces.start("kueue", (*words, *program), environment)
+    # One that dies while it starts is started again.
+    plane.namespaces.wait_for("Kueue", lambda: is_listening(_HEALTH), READY_SECONDS)
 
 
 def queue(namespace: str, name: str, *, pods: int) -> list[dict[str, Any]]:

@@ -22,17 +22,17 @@ FAR = "MWATCH_LEAVING"
 READY = "MWATCH_LEAVING_READY"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_waits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     how_far = os.environ[FAR]
     if how_far == "failing":
-        monkeypatch.setattr(control_plane, "_READY_SECONDS", 0.3)
+        monkeypatch.setattr(control_plane, "READY_SECONDS", 0.3)
     plane: ControlPlane = request.getfixturevalue("plane")
     if how_far == "pod":
         request.getfixturevalue("node")
         _run_a_pod(plane)
     Path(os.environ[READY]).write_text(str(plane.folder))
-    threading.Event().wait(120)
+    threading.Event().wait(600)
 
 
 def _run_a_pod(plane: ControlPlane) -> None:
@@ -41,4 +41,4 @@ def _run_a_pod(plane: ControlPlane) -> None:
     plane.kubectl.apply(
         {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
     )
-    plane.kubectl("wait", "--for=condition=Ready", "pod/one", "--timeout=60s", seconds=70)
+    plane.kubectl("wait", "--for=condition=Ready", "pod/one", "--timeout=240s", seconds=250)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -21,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 _NEW_NETWORK = 0x40000000
-_START_SECONDS = 20.0
-_END_SECONDS = 60.0
+_START_SECONDS = 90.0
+_END_SECONDS = 120.0
 _POLL_SECONDS = 0.1
 _RESTARTS = 2
 _STARTING_SECONDS = 60.0
@@ -145,6 +146,15 @@ class Namespaces:
                     return first
             time.sleep(0.01)
         raise ClusterBroken("no namespaces of our own could be made: that needs root")
+
+
+def is_listening(port: int) -> bool:
+    """Whether somebody does, on the loopback address of the network that this thread is in."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=10.0):
+            return True
+    except OSError:
+        return False
 
 
 def _children(pid: int) -> list[int]:

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from cluster import addresses
-from cluster.control_plane import ControlPlane
+from cluster.control_plane import READY_SECONDS, ControlPlane
 from cluster.image import Layer, save
 from cluster.keeper import pod_cgroups
 from cluster.tools import tools
@@ -85,7 +85,7 @@ class Node:
             "--conntrack-max-per-core", "0",
         )  # fmt: skip
         # Without it the kubelet ends at once.
-        plane.namespaces.wait_for("containerd", self._socket.exists, 30)
+        plane.namespaces.wait_for("containerd", self._socket.exists, READY_SECONDS)
         plane.run(
             "kubelet",
             "--config", "kubelet.yaml",
@@ -113,7 +113,7 @@ class Node:
             ["ctr", "-a", str(self._socket), "-n", "k8s.io", "images", "import", str(archive)],
             check=True,
             capture_output=True,
-            timeout=300,
+            timeout=600,
             env=self._plane.environment,
         )
 
@@ -157,7 +157,7 @@ class Node:
             ["cc", "-static", "-O2", "-x", "c", "-", "-o", str(program)],
             input=_PAUSE_SOURCE.encode(),
             check=True,
-            timeout=60,
+            timeout=180,
         )
         layer = Layer(self._folder / "pause.layer")
         layer.file("pause", program)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from cluster.binaries import OPERATOR, OPERATOR_MODULE, module_folder, training_operator
@@ -18,6 +19,16 @@ _PROBES = re.compile(r"(initialDelaySeconds|periodSeconds): \d+")
 """Its makers wait 10 s before they look at it for the first time."""
 _WEBHOOK = "validator.training-operator.kubeflow.org"
 """Of the newer ones; with 1.7.0 nobody answers it."""
+_MASTER = {
+    "replicas": 1, "restartPolicy": "OnFailure",
+    "template": {"spec": {"containers": [{"name": "pytorch", "image": "localhost/none:1"}]}},
+}  # fmt: skip
+_JOB = {
+    "apiVersion": "kubeflow.org/v1",
+    "kind": "PyTorchJob",
+    "metadata": {"name": "asked", "namespace": "default"},
+    "spec": {"pytorchReplicaSpecs": {"Master": _MASTER}},
+}
 
 
 def install(plane: ControlPlane, node: Node, version: str = OPERATOR) -> None:
@@ -35,4 +46,8 @@ def install(plane: ControlPlane, node: Node, version: str = OPERATOR) -> None:
     )
     plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", given=text)
     rollout = ("rollout", "status", "deployment/training-operator", "--namespace=kubeflow")
-    plane.kubectl(*rollout, "--timeout=120s", seconds=130)
+    plane.kubectl(*rollout, "--timeout=300s", seconds=310)
+    # Its webhook is reached by way of a Service, which kube-proxy hears of later.
+    file = plane.folder / "asked.json"
+    file.write_text(json.dumps(_JOB))
+    plane.wait_for("operator that takes jobs", "create", "--dry-run=server", "-f", str(file))

@@ -30,7 +30,7 @@ def environment(plane: ControlPlane) -> dict[str, str]:
 def mwatch(plane: ControlPlane, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mwatch", *words],
-        capture_output=True, text=True, timeout=60, env=environment(plane), check=False,
+        capture_output=True, text=True, timeout=180, env=environment(plane), check=False,
     )  # fmt: skip
 
 

@@ -76,7 +76,7 @@ def _keeper(processes: list[int]) -> int:
 
 def _network(pid: int, state: str) -> None:
     words = ["nsenter", "-t", str(pid), "-n", "ip", "link", "set", "eth0", state]
-    subprocess.run(words, check=True, timeout=20)
+    subprocess.run(words, check=True, timeout=60)
 
 
 def read(pid: int, name: str) -> bytes:

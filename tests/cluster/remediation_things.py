@@ -37,7 +37,8 @@ from support.runs.remediation_runs import began as began
 from support.runs.remediation_runs import decided as decided
 from support.runs.remediation_runs import snapshot
 
-QUICK = FleetSettings(evidence_seconds=5.0, rendezvous_wait_seconds=0.5)
+QUICK = FleetSettings(evidence_seconds=60.0, rendezvous_wait_seconds=0.5)
+"""Nobody waits so long for evidence that comes; on a busy machine it may come late."""
 KEY = ledger_key("Job", "train")
 BUNDLE = "20260101T000000Z-a1-asked"
 
@@ -191,7 +192,7 @@ class Controller:
         self.manager.look(list(self.watches.values()), self.clock())
         return False
 
-    def until(self, is_so: Callable[[], object], seconds: float = 60.0) -> None:
+    def until(self, is_so: Callable[[], object], seconds: float = 120.0) -> None:
         end = time.monotonic() + seconds
         while not is_so():
             states = {key: self.manager.state(key) for key in self.watches}
@@ -203,7 +204,10 @@ class Controller:
         return Ledger(self.access, self.namespace).read().of(key)
 
     def close(self) -> None:
+        """Ends when its threads have: what follows is not disturbed by a late one."""
         self.manager.close()
+        for pool in (self.manager._pool, self.manager._background._pool):
+            pool.shutdown(wait=True)
 
 
 @contextmanager

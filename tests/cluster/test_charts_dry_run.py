@@ -21,7 +21,7 @@ from support.repository.chart_renders import MEGATRON, only, rendered, sets
 from support.repository.hyperpod_templates import TEMPLATES, filled
 from support.runs.megatron_runs import LEAST_GPUS, NAMESPACES, OPTIONS, PLATFORMS, words_for
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 PLAIN = sets("mwatch.sidecar=container")
 
 

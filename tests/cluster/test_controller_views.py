@@ -30,18 +30,27 @@ from mwatch.kube.resources import EVENTS, JOBS
 from mwatch.model.decision import Action
 from mwatch.model.phase import JobPhase
 
-pytestmark = pytest.mark.timeout(180)  # a real API server, and pods that are polled in real time
+pytestmark = pytest.mark.timeout(900)  # a real API server, and pods that are polled in real time
 
 
 def wants_action(watch: JobMonitor) -> bool:
     return watch.assessment is not None and watch.assessment.decision.action is not Action.NONE
 
 
+def detectors(watch: JobMonitor) -> set[str]:
+    return set() if watch.assessment is None else {e.detector for e in watch.assessment.findings}
+
+
 def test_a_job_that_trains_is_found_polled_and_reported(
     plane: ControlPlane, job: WatchedJob
 ) -> None:
     with watching(plane.kubeconfig("admin"), job.namespace) as controller:
-        watch = until(controller, lambda each: cause(each) == "healthy", job)
+        # A busy machine may see the cluster late now and then.
+        watch = until(
+            controller,
+            lambda each: cause(each) == "healthy" and (each.view_age_seconds or 9) < 5,
+            job,
+        )
         assert {each.pod.name for each in watch.pods.values()} == {"train-0", "train-1"}
         assert watch.phase is not None
         assert watch.view_age_seconds is not None and watch.view_age_seconds < 5
@@ -50,7 +59,12 @@ def test_a_job_that_trains_is_found_polled_and_reported(
         def jobs() -> list[dict[str, Any]]:
             return list(json.loads(page(controller, "/v1/jobs"))["jobs"])
 
-        until(controller, lambda _: jobs()[0]["pods"]["answering"] == 2, job)
+        def is_told(_: JobMonitor) -> bool:
+            (told,) = jobs()
+            is_healthy = (told["verdict"] or {}).get("cause") == "healthy"
+            return is_healthy and told["pods"]["answering"] == 2
+
+        until(controller, is_told, job)
         (told,) = jobs()
         assert (told["kind"], told["name"], told["mode"]) == ("Job", "train", "act")
         assert told["pods"]["wanted"] == 2
@@ -70,12 +84,14 @@ def test_a_sidecar_that_cannot_be_reached_makes_the_job_blind_and_not_hung(
         until(controller, lambda each: cause(each) == "healthy", job)
         for pod in job.pods:
             pod.hang_up()
-        watch = until(controller, lambda each: cause(each) == "blind")
+        # One of them may be noticed before the other.
+        watch = until(controller, lambda each: detectors(each) == {"blind"})
+        assert cause(watch) == "blind"
         seen = set()
         for _ in range(30):
             controller.turn()
             assert watch.assessment is not None
-            seen |= {each.detector for each in watch.assessment.findings}
+            seen |= detectors(watch)
             time.sleep(0.1)
         assert seen == {"blind"}
         for pod in job.pods:
@@ -86,8 +102,14 @@ def test_a_sidecar_that_cannot_be_reached_makes_the_job_blind_and_not_hung(
 def test_a_snapshot_from_a_foreign_uid_is_refused(plane: ControlPlane, job: WatchedJob) -> None:
     job.pods[1].be("somebody-else")
     with watching(plane.kubeconfig("admin"), job.namespace) as controller:
-        watch = until(controller, lambda each: each.pods and each.pods[job.uids[1]].problem, job)
-        until(controller, lambda each: each.pods[job.uids[0]].snapshot is not None, job)
+
+        def is_refused(each: JobMonitor) -> bool:
+            """A busy machine may give another reason first: no answer in time."""
+            mine, foreign = (each.pods.get(uid) for uid in job.uids)
+            is_known = mine is not None and mine.snapshot is not None
+            return is_known and foreign is not None and foreign.problem.startswith("refused")
+
+        watch = until(controller, is_refused, job)
         refused = watch.pods[job.uids[1]]
         assert refused.snapshot is None and refused.problem.startswith("refused: the server there")
         assert list(watch.engine.job.streams) == ["train-0"]
@@ -116,11 +138,15 @@ def test_an_api_server_that_goes_away_is_reported_and_the_pods_are_watched_on(
             line.cut()
             watch = until(controller, lambda each: (each.view_age_seconds or 0) > 4, job)
             before = watch.engine.job.attempt.iteration or 0
-            until(controller, lambda each: (each.engine.job.attempt.iteration or 0) > before, job)
-            assert cause(watch) == "healthy"
-            assert controller.fleet.problem
+
+            def goes_on(each: JobMonitor) -> bool:
+                has_trained = (each.engine.job.attempt.iteration or 0) > before
+                return has_trained and cause(each) == "healthy"
+
+            until(controller, goes_on, job)
+            assert (watch.view_age_seconds or 0) > 4 and controller.fleet.problem
             line.fix()
-            again = until(controller, lambda each: (each.view_age_seconds or 9) < 2, job)
+            again = until(controller, lambda each: (each.view_age_seconds or 9) < 4, job)
             assert again is watch
             until(controller, lambda each: not controller.fleet.problem, job)
     finally:
@@ -147,9 +173,12 @@ def test_what_the_api_server_has_forgotten_is_read_anew(
                 assert access.create(EVENTS, job.namespace, body).is_ok
             compact(plane)  # the version that the watch on Events goes on from is gone: 410
             line.fix()
-            watch = until(controller, lambda each: len(each.facts.events) == 3, job)
+
+            def is_healthy(each: JobMonitor) -> bool:
+                return len(each.facts.events) == 3 and cause(each) == "healthy"
+
+            until(controller, is_healthy, job)
             assert controller.fleet.relists > lists
-            assert cause(watch) == "healthy"
     finally:
         line.close()
 

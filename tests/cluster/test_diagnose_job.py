@@ -14,14 +14,18 @@ import tarfile
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
+import pytest
+
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.people import environment, mwatch, ready_node, run_pods
 from mwatch.kube.access import Access
 from mwatch.kube.resources import PODS
 
+pytestmark = pytest.mark.timeout(900)  # several Pythons that start
 PODS_OF_A_LARGE_JOB = 64
 SECONDS = 5.0
+TRIES = 10
 
 
 def on_processors(
@@ -41,7 +45,7 @@ def test_64_pods_are_reported_within_five_seconds(plane: ControlPlane, access: A
     things.make_node(access, "large-node")
     run_pods(access, job, PODS_OF_A_LARGE_JOB, "large-node")
 
-    for _ in range(3):  # also the API server answers late while others are busy here
+    for _ in range(TRIES):  # also the API server answers late while others are busy here
         done, worked = on_processors(plane, "diagnose", "large", "-n", namespace, "--json")
         told = json.loads(done.stdout)
         asked = told["took_seconds"]
@@ -146,7 +150,7 @@ def test_kubectl_takes_mwatch_as_a_plugin(
     done = subprocess.run(
         [str(plane.binaries / "kubectl"), "mwatch", "diagnose", "megatron-training",
          "-n", namespace, "--json"],
-        capture_output=True, text=True, timeout=25, env=around, check=False,
+        capture_output=True, text=True, timeout=180, env=around, check=False,
     )  # fmt: skip
     assert json.loads(done.stdout)["job"]["name"] == "megatron-training"
     assert done.returncode == 0, "it waits for its pods"

@@ -31,6 +31,7 @@ def let(access: Access, namespace: str, user: str, rules: list[dict[str, Any]]) 
             "rules": rules}  # fmt: skip
     assert access.create(things.ROLES, namespace, body).is_ok
     bind(access, namespace, user)
+    in_force(access, namespace, user, rules)
 
 
 def bind(access: Access, namespace: str | None, user: str) -> None:
@@ -43,6 +44,17 @@ def bind(access: Access, namespace: str | None, user: str) -> None:
         "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
     }  # fmt: skip
     assert access.call("POST", resource.path(namespace), body=body).is_ok
+
+
+def in_force(access: Access, namespace: str, user: str, rules: list[dict[str, Any]]) -> None:
+    """Waits until the API server grants what they say: a role as a whole, so one right will do."""
+    rule = next(each for each in rules if not each.get("resourceNames"))
+    resource, _, part = rule["resources"][0].partition("/")
+    asks = {
+        "namespace": namespace, "verb": rule["verbs"][0], "group": rule["apiGroups"][0],
+        "resource": resource, "subresource": part,
+    }  # fmt: skip
+    things.wait_for(lambda: things.is_allowed(access, user, asks), f"the rights of {user}")
 
 
 def test_who_may_read_jobs_and_pods_alone_gets_a_verdict_and_learns_what_is_missing(
@@ -86,6 +98,7 @@ def test_the_role_for_people_is_enough_for_everything(plane: ControlPlane, acces
     of_cluster["metadata"]["name"] = "eve"
     access.call("POST", CLUSTER_ROLES.path(None), body=of_cluster)
     bind(access, None, "eve")
+    in_force(access, "", "eve", of_cluster["rules"])
     theirs = things.client(plane, impersonate="eve")
     told = diagnose_with(theirs, JobRequest("train", namespace), time.time())
     assert not [each for each in told.facts.unavailable.values() if "forbidden" in each]

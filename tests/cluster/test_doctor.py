@@ -24,7 +24,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.lease import Lease
 from mwatch.kube.resources import PODS
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(900)
 SIDECAR = {"spec": {"containers": [{"name": "mwatch", "image": "registry.invalid/mwatch:9"}]}}
 
 

@@ -9,11 +9,11 @@ import json
 
 import pytest
 
-from cluster.training import Training
+from cluster.training import SECONDS, Training
 from cluster.training_job import Wanted, pytorchjob
 from cluster.yard import Yard
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(2400)
 WOULD = "MwatchWould"
 WELL = {
     "cluster", "kinds", "clock", "rights to read", "rights to act", "controller", "lease",
@@ -27,10 +27,15 @@ def test_nothing_happens_to_a_job_that_is_only_observed(yard: Yard) -> None:
     job = yard.start(pytorchjob(yard.trainer, wanted), mode="observe")
     try:
         job.wait_past(60)
-        job.wait(lambda: is_well(yard), "the doctor finds nothing wrong", 120)
+        job.wait(lambda: is_well(yard), "the doctor finds nothing wrong", SECONDS)
         pods, before = job.pods(), job.object()
         last = job.stop("worker")
-        job.wait(lambda: WOULD in job.events(), "word of what would have been done", 180)
+        # Event and ledger are written by two threads.
+        job.wait(
+            lambda: WOULD in job.events() and "would restart" in job.ledger(),
+            "word of what would have been done",
+            SECONDS,
+        )
         said = next(text for reason, text in job.event_texts() if reason == WOULD)
         assert f"restart the gang from checkpoint {last.checkpoint}" in said
         assert "would restart" in job.ledger()
@@ -52,8 +57,7 @@ def is_well(yard: Yard) -> bool:
     """What has not been asked yet, such as a sidecar by the controller, is a problem until then."""
     done = yard.mwatch("doctor", "looked-at", "--json")
     states = {each["name"]: each["state"] for each in json.loads(done.stdout)["checks"]}
-    assert states["token"] in ("ok", "skipped"), done.stdout
-    return all(states[name] == "ok" for name in WELL)
+    return states["token"] in ("ok", "skipped") and all(states[name] == "ok" for name in WELL)
 
 
 def is_stopped_with_a_save(yard: Yard, job: Training, reached: int) -> None:

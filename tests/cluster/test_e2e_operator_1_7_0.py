@@ -15,7 +15,7 @@ from cluster.node import Node
 from cluster.training_job import Wanted, pytorchjob
 from cluster.yard import Yard
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture
@@ -41,5 +41,5 @@ def test_a_stopped_rank_is_restarted_with_a_container_sidecar(
         assert not set(job.pods().values()) & set(pods.values())
     finally:
         yard.end(job)
-        gone = ("wait", "--for=delete", f"pytorchjob/{job.name}", "--timeout=60s")
-        yard.cluster(*gone, "-n", yard.namespace, seconds=70)
+        gone = ("wait", "--for=delete", f"pytorchjob/{job.name}", "--timeout=240s")
+        yard.cluster(*gone, "-n", yard.namespace, seconds=250)

@@ -9,18 +9,17 @@ folder of checkpoints.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from cluster.node import Node
 from cluster.pod_processes import Lost, cut_off, join_again
-from cluster.training import File, Training
+from cluster.training import SECONDS, File, Training, at_rest
 from cluster.training_job import Wanted, pytorchjob
 from cluster.yard import Yard
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 INTERVAL = 20
 BAD = 79
 """The step at which a weight becomes NaN: just before one that saves."""
@@ -65,7 +64,7 @@ def test_a_deleted_pod_brings_the_gang_back_from_the_newest_checkpoint(job: Trai
     name = job.pod("worker")
     iteration = job.iteration()
     job.kubectl("delete", "pod", name, "--wait=false")
-    job.wait(lambda: job.pods().get(name, pods[name]) != pods[name], "another pod", 90)
+    job.wait(lambda: job.pods().get(name, pods[name]) != pods[name], "another pod", SECONDS)
     new = job.pods()[name]
     job.wait_for_attempt(attempt + 1)
     resumed = job.resumed()
@@ -84,7 +83,7 @@ def test_a_stopped_rank_is_restarted_by_new_pods_though_the_controller_is_killed
     job.wait_for_token()
     kept = yard.evidence()
     last = job.stop("master")
-    job.wait(lambda: job.pods() != pods, "the first pod on its way out", 120)
+    job.wait(lambda: job.pods() != pods, "the first pod on its way out", SECONDS)
     yard.controller.kill()
     job.wait_for_attempt(attempt + 1)
     assert job.resumed() == last.checkpoint
@@ -119,7 +118,7 @@ def test_a_pod_that_comes_back_late_writes_nothing(job: Training, yard: Yard, no
             job.signal(pod, "STOP")
         before = files()
         with join_again(lost):
-            job.wait(lambda: not lost.ranks(), "the end of the late rank", 60)
+            job.wait(lambda: not lost.ranks(), "the end of the late rank", SECONDS)
             assert files() == before
     finally:
         for pod in both:
@@ -132,10 +131,7 @@ def cut_off_between_saves(job: Training, name: str) -> Lost:
     """A write that was under way goes on where it stood: nobody can take it back."""
     while True:
         lost = cut_off(job.containers(name))
-        text, before = job.log(job.pod("master")), ""
-        while text != before:  # it goes on to the next collective
-            time.sleep(0.5)
-            text, before = job.log(job.pod("master")), text
+        text = at_rest(lambda: job.log(job.pod("master")))  # it goes on to the next collective
         if text.rfind("saving checkpoint at") < text.rfind("successfully saved checkpoint"):
             return lost
         with join_again(lost):

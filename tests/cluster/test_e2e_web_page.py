@@ -7,7 +7,6 @@ The page comes as a person gets it: `mwatch ui -n NAMESPACE`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from browser.chromium import chromium
 from browser.devtools import Page, page
 from browser.test_live_page import shown as text_of
+from cluster.kube_things import wait_for
 from cluster.test_diagnose_live import shown
 from cluster.training import SECONDS, Training
 from cluster.training_job import Wanted, pytorchjob
@@ -22,9 +22,7 @@ from cluster.yard import Yard
 from support.debian_tools import ToolMissing
 from support.waiting import until
 
-pytestmark = pytest.mark.timeout(900)
-NAMED_SECONDS = 20.0
-"""On a machine that trains two jobs on two cores; the controller polls once a second."""
+pytestmark = pytest.mark.timeout(2400)
 STOPPED = "fleet-b"
 
 
@@ -65,14 +63,21 @@ def test_the_fleet_names_the_culprit_and_the_next_attempt_without_a_reload(
         ill = jobs[STOPPED]
         pod = ill.pod("worker")
         ill.signal(pod, "STOP")
-        stopped = time.monotonic()
-        until(lambda: f"pod {pod}" in row(tab, STOPPED), seconds=SECONDS)
-        assert time.monotonic() - stopped < NAMED_SECONDS
-        assert "rank 1" in row(tab, STOPPED) and "node " in row(tab, STOPPED)
-        assert "Running" in row(tab, "fleet-a")
-        assert tab.value("document.querySelector('#fleet tbody tr a').textContent") == STOPPED
-        until(lambda: "attempt 2" in row(tab, STOPPED), seconds=2 * SECONDS)
-        until(lambda: "Running" in row(tab, STOPPED), seconds=2 * SECONDS)
+
+        def is_named() -> bool:
+            """Who is to blame, at the top; the other job is not touched."""
+            text, other = row(tab, STOPPED), row(tab, "fleet-a")
+            first = tab.value("document.querySelector('#fleet tbody tr a')?.textContent")
+            has_all = all(part in text for part in (f"pod {pod}", "rank 1", "node "))
+            return has_all and "Running" in other and first == STOPPED
+
+        until(is_named, seconds=SECONDS)
+
+        def is_back() -> bool:
+            text = row(tab, STOPPED)
+            return "attempt 2" in text and "Running" in text
+
+        until(is_back, seconds=2 * SECONDS)
         assert tab.value("window.opened") == "once", "it was never loaded again"
         hosts = (address, "data:", "about:")
         assert all(each.startswith(hosts) for each in tab.requests), tab.requests
@@ -85,16 +90,26 @@ def test_a_controller_that_is_started_again_shows_both_attempts_and_what_was_don
     yard.controller.kubectl("rollout", "restart", "deployment/mwatch-controller")
     yard.controller.wait()
     stored = ("get", "configmap", "mwatch-history", "-o", "jsonpath={.data}")
-    assert STOPPED in yard.controller.kubectl(*stored)
+    # The old one writes it at its end.
+    wait_for(lambda: STOPPED in yard.controller.kubectl(*stored), "the history", SECONDS)
     # Until the controller knows the job, `mwatch ui` shows the page of a sidecar.
-    until(lambda: STOPPED in {each["name"] for each in yard.controller.jobs().get("jobs", ())})
-    with shown(yard.cluster, STOPPED, "-n", yard.namespace) as address:
-        assert address.endswith(f"/jobs/{yard.namespace}/{STOPPED}")
+    wait_for(
+        lambda: STOPPED in {each["name"] for each in yard.controller.jobs().get("jobs", ())},
+        "its word about the job",
+        SECONDS,
+    )
+    path = f"/jobs/{yard.namespace}/{STOPPED}"
+    with shown(yard.cluster, STOPPED, "-n", yard.namespace, path=path) as address:
+        assert address.endswith(path)
         tab.open(address)
-        until(lambda: text_of(tab, "#attempts tbody tr:nth-child(2)"))
-        first = text_of(tab, "#attempts tbody tr:nth-child(1)")
-        assert first.startswith("1") and "Hang" in first
-        assert "rank 1" in text_of(tab, "#incident-1")
-        assert "restart" in text_of(tab, "#acts")
-        assert text_of(tab, "#rank-0") and text_of(tab, "#rank-1")
+
+        def shows_all() -> bool:
+            """Of the past from the history; of the ranks when their sidecars have answered."""
+            first, second = (text_of(tab, f"#attempts tbody tr:nth-child({n})") for n in (1, 2))
+            has_attempts = first.startswith("1") and "Hang" in first and bool(second)
+            has_ranks = bool(text_of(tab, "#rank-0") and text_of(tab, "#rank-1"))
+            is_told = "rank 1" in text_of(tab, "#incident-1") and "restart" in text_of(tab, "#acts")
+            return has_attempts and has_ranks and is_told
+
+        until(shows_all, seconds=SECONDS)
         tab.open("about:blank")

@@ -15,13 +15,17 @@ import termios
 import time
 from fcntl import ioctl
 
+import pytest
+
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.people import environment, mwatch, ready_node, run_pods
 from mwatch.kube.access import Access
 
+pytestmark = pytest.mark.timeout(600)  # several Pythons that start
 
-def read_until(terminal: int, wanted: bytes, seconds: float = 50.0) -> bytes:
+
+def read_until(terminal: int, wanted: bytes, seconds: float = 120.0) -> bytes:
     found, until = b"", time.monotonic() + seconds
     while wanted not in found:
         ready, _, _ = select.select([terminal], [], [], max(0.0, until - time.monotonic()))
@@ -81,7 +85,7 @@ def test_top_on_a_terminal_opens_a_job_ends_with_q_and_gives_it_back(
             shown += read_until(ours, b"2 of 2 pods run")
             os.write(ours, b"q")
             shown += read_until(ours, b"\x1b[?1049l")
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
     assert b"\x1b[?1049h" in shown and b"Traceback" not in shown

@@ -32,7 +32,7 @@ from support.repository.manifest_files import (
     text_of,
 )
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 VERSIONS = ("1.7.0", OPERATOR, "1.9.2")
 KEEPS_NATIVE = {"1.7.0": False, OPERATOR: True, "1.9.2": True}
 _OPERATOR_CRD = "manifests/base/crds/kubeflow.org_pytorchjobs.yaml"

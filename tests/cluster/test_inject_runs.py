@@ -23,7 +23,7 @@ from mwatch.manifests.parts import InjectRequest, Sidecar
 from mwatch.manifests.whole import inject_text
 from support.repository.manifest_files import objects_in
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 SAVES = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0)))
@@ -86,7 +86,7 @@ def jobs(cluster: Kubectl) -> Iterator[Kubectl]:
 
 
 def wait_for(cluster: Kubectl, condition: str, what: str) -> None:
-    cluster("wait", f"--for={condition}", what, "--timeout=150s", seconds=160)
+    cluster("wait", f"--for={condition}", what, "--timeout=400s", seconds=410)
 
 
 def test_a_deleted_pod_saves_although_a_shell_and_tee_are_around_it(jobs: Kubectl) -> None:

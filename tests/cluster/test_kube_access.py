@@ -31,7 +31,7 @@ def compact(plane: ControlPlane) -> None:
 
     def run(*more: str) -> str:
         return subprocess.run(
-            [*words, *more], env=environment, check=True, capture_output=True, text=True, timeout=20
+            [*words, *more], env=environment, check=True, capture_output=True, text=True, timeout=60
         ).stdout
 
     revision = run("endpoint", "status", "-w", "fields").split('"Revision" : ')[1].split()[0]
@@ -119,7 +119,7 @@ def test_a_mirror_follows_what_is_made_and_deleted(access: Access) -> None:
         assert mirror.relists == 1
     finally:
         stop.set()
-        thread.join(10)
+        thread.join(60)
     assert not thread.is_alive()
 
 

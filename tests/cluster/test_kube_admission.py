@@ -11,7 +11,7 @@ import pytest
 
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
-from cluster.test_kube_rights import installed, make_workload, user
+from cluster.test_kube_rights import Right, allowed, installed, make_workload, user
 from mwatch.gang.suspend import start, stop
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError, NoPermission
@@ -86,7 +86,8 @@ def ours(plane: ControlPlane, admin: Access, namespace: str) -> Iterator[Access]
     things.make_of(admin, namespace, JobKind.PYTORCH_JOB)
     path = OF_KIND[JobKind.PYTORCH_JOB].path(namespace, "train-pytorchjob")
     probe = {"metadata": {"labels": {"probe": "x"}}}
-    things.wait_for(lambda: is_refused(made, path, probe), "the policy is in force")
+    things.wait_for(lambda: is_refused(made, path, probe), "the policy of jobs is in force")
+    things.wait_for(lambda: makes_nothing_else(made, namespace), "that of new objects is, too")
     things.wait_for(lambda: _sees_nodes(made), "the rights to nodes are in force")
     yield made
     made.close()
@@ -102,6 +103,15 @@ def is_refused(access: Access, path: str, body: dict[str, Any]) -> bool:
     return False
 
 
+def makes_nothing_else(access: Access, namespace: str) -> bool:
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "probe"}}
+    try:
+        access.call("POST", CONFIG_MAPS.path(namespace), body=body, query={"dryRun": "All"})
+    except KubeError as error:
+        return "nothing else" in str(error)
+    return False
+
+
 def _sees_nodes(access: Access) -> bool:
     try:
         return access.list(NODES, None).is_known
@@ -109,7 +119,7 @@ def _sees_nodes(access: Access) -> bool:
         return False
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_what_the_controller_does_to_jobs_is_let_through(
     admin: Access, ours: Access, namespace: str
 ) -> None:
@@ -212,6 +222,11 @@ def test_a_node_is_cordoned_for_a_while_and_nothing_else_is_done_to_it(
 ) -> None:
     for name in ("sick", "well"):
         things.make_node(admin, name)
+    # Read and patch are two roles, and their rule is a policy of its own.
+    patch, path = Right("", "nodes", "patch"), NODES.path(None, "well")
+    things.wait_for(lambda: allowed(admin, namespace, patch), "the right to patch nodes")
+    probe = {"metadata": {"labels": {"probe": "x"}}}
+    things.wait_for(lambda: is_refused(ours, path, probe), "the policy of nodes is in force")
     assert cordon(ours, nodes(ours), "sick", until=100.0, why="Xid 79", most=1) is None
     (held,) = (node for node in nodes(ours) if node.name == "sick")
     assert held.is_cordoned and held.annotations["mwatch.dev/cordoned-for"] == "Xid 79"
@@ -225,7 +240,6 @@ def test_a_node_is_cordoned_for_a_while_and_nothing_else_is_done_to_it(
     (well,) = (node for node in nodes(ours) if node.name == "well")
     assert isinstance(uncordon(ours, well), AvoidanceRefused)
 
-    path = NODES.path(None, "well")
     taint = {"key": "x", "effect": "NoExecute"}
     for body in (
         {"spec": {"taints": [taint]}},

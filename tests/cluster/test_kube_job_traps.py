@@ -18,7 +18,7 @@ from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PODS
 from mwatch.model.kube.gang import GangPlan, Method
 
-pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(900)]
 
 
 def test_a_job_counts_a_deleted_pod_as_failed(access: Access) -> None:
@@ -26,7 +26,9 @@ def test_a_job_counts_a_deleted_pod_as_failed(access: Access) -> None:
     running(access, where)
     (pod,) = facts(access, *where).pods
     access.delete(PODS, pod.namespace, pod.name, uid=pod.uid)
-    things.wait_for(lambda: _finished(access, where) == "Failed", "the job's end", 60.0)
+    things.wait_for(
+        lambda: _finished(access, where) == "Failed", "the job's end", things.POD_SECONDS
+    )
 
 
 def test_a_job_is_restarted_by_suspend_and_counts_nothing(access: Access) -> None:
@@ -41,7 +43,7 @@ def test_a_job_is_restarted_by_suspend_and_counts_nothing(access: Access) -> Non
     gang = GangRestart(access, Ledger(access, where[0]), may_act=lambda: True, limits=limits)
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
 
-    done = gang.advance(step, seconds=60, now=time.time())
+    done = gang.advance(step, seconds=things.POD_SECONDS, now=time.time())
 
     assert done.progress is GangProgress.DONE, done
     running(access, where, 2)

@@ -20,7 +20,7 @@ from mwatch.kube.resources import JOB_SETS
 from mwatch.model.kube.gang import GangPlan, Method
 from mwatch.model.kube.job import KubeJob
 
-pytestmark = [pytest.mark.usefixtures("jobsets"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.usefixtures("jobsets"), pytest.mark.timeout(900)]
 
 
 def started(access: Access, **policy: Any) -> KubeJob:
@@ -56,7 +56,9 @@ def started(access: Access, **policy: Any) -> KubeJob:
         },
     }
     assert access.create(JOB_SETS, namespace, body).is_ok
-    things.wait_for(lambda: len(live(access, namespace)) == 2, "two pods that run", 90.0)
+    things.wait_for(
+        lambda: len(live(access, namespace)) == 2, "two pods that run", things.POD_SECONDS
+    )
     found = find_job(access, namespace, "train")
     assert found is not None
     return found
@@ -79,15 +81,18 @@ def test_a_jobset_comes_back_whole(
     pods = pods_of(access, job)
     wanted = plan(job, GangFacts(pods, 0.0))
     assert isinstance(wanted, GangPlan) and wanted.way is way
-    limits = GangLimits(look_seconds=0.2)
+    # However long JobSet takes, it is to remove the other pod itself.
+    limits = GangLimits(look_seconds=0.2, fail_one_seconds=2 * things.POD_SECONDS)
     gang = GangRestart(access, Ledger(access, job.namespace), may_act=lambda: True, limits=limits)
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
 
-    done = gang.advance(step, seconds=50, now=time.time())
+    done = gang.advance(step, seconds=things.POD_SECONDS, now=time.time())
 
     assert (done.progress, done.deleted) == (GangProgress.DONE, deleted), done
     old = {pod.uid for pod in pods}
-    things.wait_for(lambda: len(live(access, job.namespace) - old) == 2, "the new gang", 90.0)
+    things.wait_for(
+        lambda: len(live(access, job.namespace) - old) == 2, "the new gang", things.POD_SECONDS
+    )
     after = find_job(access, job.namespace, "train")
     assert after is not None and after.finished == "" and not after.is_suspended
     assert after.failure_policy is not None and after.failure_policy.restarts == deleted

@@ -22,7 +22,7 @@ from mwatch.kube.resources import PYTORCH_JOBS
 from mwatch.model.kube.gang import GangPlan, GangRefusal, Method, Reason
 from mwatch.model.kube.job import KubeJob
 
-pytestmark = [pytest.mark.usefixtures("queues"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.usefixtures("queues"), pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,9 @@ def test_an_admitted_job_is_restarted_by_its_pods_and_stays_admitted(
     access: Access, cluster: Kubectl, namespace: str
 ) -> None:
     make(cluster, namespace, "first")
-    things.wait_for(lambda: len(running(access, namespace, "first")) == 2, "two pods", 90.0)
+    things.wait_for(
+        lambda: len(running(access, namespace, "first")) == 2, "two pods", things.POD_SECONDS
+    )
     job = job_of(access, namespace, "first")
     before = running(access, namespace, "first")
     wanted = planned(access, job)
@@ -87,10 +89,12 @@ def test_an_admitted_job_is_restarted_by_its_pods_and_stays_admitted(
     limits = GangLimits(look_seconds=0.2)
     gang = GangRestart(access, Ledger(access, namespace), may_act=lambda: True, limits=limits)
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
-    done = gang.advance(step, seconds=60, now=time.time())
+    done = gang.advance(step, seconds=things.POD_SECONDS, now=time.time())
     assert done.progress is GangProgress.DONE, done
     things.wait_for(
-        lambda: len(running(access, namespace, "first") - before) == 2, "the new gang", 90.0
+        lambda: len(running(access, namespace, "first") - before) == 2,
+        "the new gang",
+        things.POD_SECONDS,
     )
     work = workload_for(access, job_of(access, namespace, "first"))
     assert work is not None and work.is_admitted and not work.evicted
@@ -104,7 +108,9 @@ def test_kueue_takes_back_what_somebody_else_does_to_suspend(
     words = ("patch", "pytorchjob", "first", "-n", namespace, "--type=merge", "-p", patch)
     cluster(*words)
     things.wait_for(
-        lambda: not job_of(access, namespace, "first").is_suspended, "suspend false again", 60.0
+        lambda: not job_of(access, namespace, "first").is_suspended,
+        "suspend false again",
+        things.POD_SECONDS,
     )
 
 
@@ -115,7 +121,7 @@ def test_a_job_that_waits_in_the_queue_is_left_alone(
     things.wait_for(
         lambda: workload_for(access, job_of(access, namespace, "second")) is not None,
         "its Workload",
-        60.0,
+        things.POD_SECONDS,
     )
     job = job_of(access, namespace, "second")
     found = planned(access, job)

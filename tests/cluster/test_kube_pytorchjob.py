@@ -14,16 +14,18 @@ from cluster.images import WAITER
 from mwatch.gang.plan import GangFacts, plan
 from mwatch.gang.restart import GangLimits, GangProgress, GangRestart
 from mwatch.kube.access import Access
+from mwatch.kube.errors import KubeError
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import PODS, PYTORCH_JOBS
 from mwatch.model.kube.gang import GangPlan, Method
 from mwatch.model.kube.job import KubeJob
+from mwatch.model.kube.pod import KubePod
 from mwatch.remediate.node_avoidance import avoid_patch, keep_off
 
-pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(900)]
 TERM_IS_143 = "trap 'exit 143' TERM; sleep 1000 & wait"
-TERM_IS_0 = "trap 'exit 0' TERM; sleep 1000 & wait"
+TERM_IS_0 = "trap 'exit 0' TERM; echo ready; sleep 1000 & wait"
 
 
 def started(access: Access, policy: str, script: str = TERM_IS_143, **more: Any) -> KubeJob:
@@ -46,7 +48,9 @@ def started(access: Access, policy: str, script: str = TERM_IS_143, **more: Any)
         "spec": {"pytorchReplicaSpecs": {"Master": group, "Worker": group}, **more},
     }
     assert access.create(PYTORCH_JOBS, namespace, body).is_ok
-    things.wait_for(lambda: len(live(access, namespace)) == 2, "two pods that run", 90.0)
+    things.wait_for(
+        lambda: len(live(access, namespace)) == 2, "two pods that run", things.POD_SECONDS
+    )
     job = find_job(access, namespace, "train")
     assert job is not None
     return job
@@ -66,24 +70,44 @@ def restart(access: Access, job: KubeJob) -> Method:
     limits = GangLimits(look_seconds=0.2)
     gang = GangRestart(access, Ledger(access, job.namespace), may_act=lambda: True, limits=limits)
     step = gang.begin(wanted, id="i1", attempt=1, at=time.time())
-    done = gang.advance(step, seconds=60, now=time.time())
+    done = gang.advance(step, seconds=things.POD_SECONDS, now=time.time())
     assert done.progress is GangProgress.DONE, done
     old = {pod.uid for pod in pods}
-    things.wait_for(lambda: len(live(access, job.namespace) - old) == 2, "the new gang", 90.0)
+    things.wait_for(
+        lambda: len(live(access, job.namespace) - old) == 2, "the new gang", things.POD_SECONDS
+    )
     after = find_job(access, job.namespace, "train")
     assert after is not None and after.finished == "" and not after.is_suspended
     assert not old & {pod.uid for pod in pods_of(access, after)}
     return wanted.way
 
 
-def delete_master(access: Access, job: KubeJob) -> None:
+def master_of(access: Access, job: KubeJob) -> KubePod:
     (pod,) = (each for each in pods_of(access, job) if each.replica_type == "master")
+    return pod
+
+
+def delete_master(access: Access, job: KubeJob) -> None:
+    pod = master_of(access, job)
     access.delete(PODS, pod.namespace, pod.name, uid=pod.uid)
 
 
-def finished(access: Access, job: KubeJob) -> str:
-    found = find_job(access, job.namespace, "train")
-    return "" if found is None else found.finished
+def is_ready(access: Access, pod: KubePod) -> bool:
+    """It has said so: from then on it hears SIGTERM."""
+    try:
+        return b"ready" in access.page(PODS.path(pod.namespace, pod.name, part="log"), None, 30.0)
+    except KubeError:
+        return False
+
+
+def ends(access: Access, job: KubeJob, how: str) -> None:
+    """Waits until it has ended so."""
+
+    def is_so() -> bool:
+        found = find_job(access, job.namespace, "train")
+        return found is not None and found.finished == how
+
+    things.wait_for(is_so, f"the job's end: {how}", things.POD_SECONDS)
 
 
 def test_a_gang_whose_pods_are_deleted_comes_back(access: Access) -> None:
@@ -97,7 +121,7 @@ def test_exit_codes_from_128_on_bring_a_gang_back(access: Access) -> None:
 def test_a_deleted_pod_fails_a_job_with_never(access: Access) -> None:
     job = started(access, "Never")
     delete_master(access, job)
-    things.wait_for(lambda: finished(access, job) == "Failed", "the job's end", 60.0)
+    ends(access, job, "Failed")
 
 
 def test_a_job_with_never_is_suspended_and_resumed_instead(access: Access) -> None:
@@ -108,8 +132,10 @@ def test_a_master_that_leaves_with_0_when_deleted_ends_the_job_as_succeeded(
     access: Access,
 ) -> None:
     job = started(access, "OnFailure", TERM_IS_0)
+    master = master_of(access, job)
+    things.wait_for(lambda: is_ready(access, master), "a master that hears signals")
     delete_master(access, job)
-    things.wait_for(lambda: finished(access, job) == "Succeeded", "the job's end", 60.0)
+    ends(access, job, "Succeeded")
 
 
 def test_without_mwatch_run_such_a_job_is_suspended_and_resumed_instead(access: Access) -> None:

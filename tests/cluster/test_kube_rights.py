@@ -26,9 +26,6 @@ from mwatch.model.kube.ledger import LedgerData
 from mwatch.remediate.bookkeeping import Tokens
 from mwatch.remediate.node_avoidance import avoid_patch, keep_off
 
-REVIEWS = ApiResource(
-    "authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", False
-)
 VERBS = ("get", "list", "watch", "create", "update", "patch", "delete", "deletecollection")
 OTHERS = ("impersonate", "bind", "escalate", "approve")
 
@@ -88,12 +85,7 @@ def allowed(admin: Access, namespace: str, right: Right) -> bool:
         "namespace": namespace, "verb": right.verb, "group": right.group, "resource": resource,
         "subresource": part, "name": right.name,
     }  # fmt: skip
-    body = {
-        "apiVersion": REVIEWS.api_version,
-        "kind": REVIEWS.kind,
-        "spec": {"user": user(namespace), "resourceAttributes": asks},
-    }
-    return bool(admin.call("POST", REVIEWS.path(None), body=body).body["status"]["allowed"])
+    return things.is_allowed(admin, user(namespace), asks)
 
 
 def make_workload(admin: Access, namespace: str, job: KubeJob) -> None:
@@ -144,7 +136,7 @@ def _follow(ours: Access, resource: ApiResource, namespace: str) -> None:
     mirror.turn()
     # Version 0: what is there is told at once.
     query = {"watch": "true", "timeoutSeconds": 1, "resourceVersion": "0"}
-    stream = ours.stream(resource.path(namespace), query, 5.0)
+    stream = ours.stream(resource.path(namespace), query, 30.0)
     next(stream, None)
     stream.close()  # type: ignore[attr-defined]
 
@@ -178,7 +170,7 @@ def _own_things(ours: Access, namespace: str, job: KubeJob) -> None:
     Tokens(ours, namespace).ensure(job)
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 def test_the_role_is_enough_for_all_that_the_controller_does(
     plane: ControlPlane, admin: Access
 ) -> None:
@@ -186,7 +178,7 @@ def test_the_role_is_enough_for_all_that_the_controller_does(
     everything(admin, things.impatient(plane, impersonate=user(namespace)), namespace)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_without_any_one_right_something_cannot_be_done(plane: ControlPlane, admin: Access) -> None:
     _, role = installed(admin)
     needless = []
@@ -201,7 +193,7 @@ def test_without_any_one_right_something_cannot_be_done(plane: ControlPlane, adm
     assert needless == []
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_nothing_else_is_allowed_here_or_elsewhere(admin: Access) -> None:
     namespace, role = installed(admin)
     granted = rights(role)
@@ -224,18 +216,11 @@ def test_nothing_else_is_allowed_here_or_elsewhere(admin: Access) -> None:
 
 def _in(admin: Access, home: str, elsewhere: str, right: Right) -> bool:
     """As the controller of `home`, in another namespace."""
-    body = {
-        "apiVersion": REVIEWS.api_version,
-        "kind": REVIEWS.kind,
-        "spec": {
-            "user": user(home),
-            "resourceAttributes": {
-                "namespace": elsewhere, "verb": right.verb, "group": right.group,
-                "resource": right.resource.partition("/")[0], "name": right.name,
-            },
-        },
+    asks = {
+        "namespace": elsewhere, "verb": right.verb, "group": right.group,
+        "resource": right.resource.partition("/")[0], "name": right.name,
     }  # fmt: skip
-    return bool(admin.call("POST", REVIEWS.path(None), body=body).body["status"]["allowed"])
+    return things.is_allowed(admin, user(home), asks)
 
 
 def known_resources(admin: Access) -> list[tuple[str, str]]:

@@ -21,8 +21,12 @@ from mwatch.model.finding import Cause
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import KubeJob
 
-pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(240)]
-CRASH = f'case "$HOSTNAME" in *worker*) sleep 4; exit 139;; esac; {TERM_IS_143}'
+pytestmark = [pytest.mark.usefixtures("cluster"), pytest.mark.timeout(900)]
+CRASH = f"""
+case "$HOSTNAME" in *worker*) until [ -e /tmp/crash ]; do sleep 1; done; exit 139;; esac
+{TERM_IS_143}
+"""
+"""The worker crashes when it is told to: then somebody looks on."""
 
 
 class Eyes:
@@ -41,7 +45,9 @@ class Eyes:
         seen = self.facts()
         if seen is None:
             return False
-        self.causes += [each.cause for each in kube_causes(seen)]
+        # On a busy machine a new pod's first mount may fail for a moment: nobody took that pod.
+        found = [each.cause for each in kube_causes(seen)]
+        self.causes += [each for each in found if each is not Cause.VOLUME]
         running = {pod.uid for pod in seen.pods if pod.phase == "Running" and not pod.is_deleting}
         return len(running) == 2 and running != old
 
@@ -52,7 +58,9 @@ def watching(access: Access, job: KubeJob) -> Iterator[Eyes]:
     fleet.start()
     try:
         eyes = Eyes(fleet, job)
-        things.wait_for(lambda: len((eyes.facts() or NOBODY).pods) == 2, "its pods")
+        things.wait_for(
+            lambda: len((eyes.facts() or NOBODY).pods) == 2, "its pods", things.POD_SECONDS
+        )
         yield eyes
     finally:
         fleet.close()
@@ -68,7 +76,7 @@ def test_a_person_who_deletes_one_pod(access: Access, cluster: Kubectl, forced: 
     more = ("--grace-period=0", "--force") if forced else ("--wait=false",)
     with watching(access, job) as eyes:
         cluster("delete", "pod", "train-worker-0", f"--namespace={job.namespace}", *more)
-        things.wait_for(lambda: eyes.is_replaced(old), "another pod", 60.0)
+        things.wait_for(lambda: eyes.is_replaced(old), "another pod", things.POD_SECONDS)
         assert set(eyes.causes) == {Cause.DELETED_BY_USER}
         seen = eyes.facts()
         assert seen is not None
@@ -84,13 +92,17 @@ def test_a_pod_that_a_drain_sent_away_and_that_is_gone(access: Access) -> None:
     with watching(access, job) as eyes:
         access.call("POST", PODS.path(job.namespace, "train-worker-0", part="eviction"),
                     body=eviction)  # fmt: skip
-        things.wait_for(lambda: eyes.is_replaced(old), "another pod", 60.0)
+        things.wait_for(lambda: eyes.is_replaced(old), "another pod", things.POD_SECONDS)
         assert set(eyes.causes) == {Cause.DRAINED}
 
 
-def test_a_crashed_pod_that_the_operator_replaces_was_deleted_by_no_person(access: Access) -> None:
+def test_a_crashed_pod_that_the_operator_replaces_was_deleted_by_no_person(
+    access: Access, cluster: Kubectl
+) -> None:
     job = started(access, "ExitCode", CRASH)
     old = live(access, job.namespace)
     with watching(access, job) as eyes:
-        things.wait_for(lambda: eyes.is_replaced(old), "another pod", 60.0)
+        inside = ("-n", job.namespace, "--", "sh", "-c", ": > /tmp/crash")
+        cluster("exec", "train-worker-0", *inside)
+        things.wait_for(lambda: eyes.is_replaced(old), "another pod", things.POD_SECONDS)
         assert eyes.causes == []

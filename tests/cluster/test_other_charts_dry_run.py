@@ -22,7 +22,7 @@ from cluster.helm import Helm
 from cluster.test_inject_dry_run import KEEPS_NATIVE, VERSIONS, apply, install_operator, lost
 from support.repository.chart_renders import CHARTS, rendered, sets, values_file
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 STORAGE, DATASET = CHARTS / "shared-storage", CHARTS / "dataset"
 FOUNDRY, MWATCH = CHARTS / "llm-foundry-training", CHARTS / "mwatch"
 NAMESPACE = "training"

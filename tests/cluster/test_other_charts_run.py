@@ -28,7 +28,14 @@ from cluster.images import MWATCH
 from cluster.kube_things import wait_for
 from cluster.kubectl import Kubectl
 from cluster.node import Node
-from cluster.test_diagnose_live import PYTHON, mwatch, pytorchjob, trainer
+from cluster.test_diagnose_live import (
+    PYTHON,
+    Printed,
+    listed,
+    mwatch_until,
+    pytorchjob,
+    trainer,
+)
 from gpt.corpora import gpt2_files, many
 from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text
@@ -39,11 +46,11 @@ from support.repository.chart_renders import CHARTS, sets
 from support.repository.manifest_files import objects_in
 from support.runs.dataset_runs import STEPS, lines
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(1200)
 NAMESPACE = "charts"
 JOB = "hangs"
 FIRST, SECOND = list(many(300))[:150], list(many(300))[150:]
-_SECONDS = 150.0
+_SECONDS = 300.0
 _SMALL = json.dumps({"requests": {"cpu": "50m", "memory": "64Mi"}})
 _IMAGE = sets(
     f"image.repository={MWATCH.rpartition(':')[0]}", f"image.tag={MWATCH.rpartition(':')[2]}"
@@ -175,7 +182,9 @@ def test_the_first_pod_of_a_dataset_is_killed_while_it_downloads(place: Place) -
     name = pod["metadata"]["name"]
     began = place.folder / "corpus" / "raw" / "first.jsonl"
     until(began.exists, "the first file", lambda: place.log("corpus", "download"))
-    place.cluster("delete", "pod", name, "-n", NAMESPACE, seconds=25)
+    # It ends when it is told to, long before it would be killed.
+    words = ("delete", "pod", name, "-n", NAMESPACE, "--grace-period=300")
+    place.cluster(*words, seconds=240)
     place.server.go.set()
 
 
@@ -183,8 +192,8 @@ def test_a_dataset_with_a_bad_line_fails_at_once_and_says_where(place: Place) ->
     until(lambda: "Failed" in place.conditions("bad"), "its end", lambda: place.get("pods"))
     assert place.conditions("bad")["Failed"] == "PodFailurePolicy"
     assert len(place.pods("bad")) == 1, "no other pod could do better"
-    said = place.log("bad", "preprocess")
-    assert "/data/bad/joined/bad-00000.jsonl:2: not a JSON object" in said
+    where = "/data/bad/joined/bad-00000.jsonl:2: not a JSON object"
+    until(lambda: where in place.log("bad", "preprocess"), where, place.story)
     assert not list((place.folder / "bad").glob("*_text_document.idx"))
 
 
@@ -193,9 +202,12 @@ def test_the_controller_is_ready_with_the_rights_of_its_chart(place: Place) -> N
         return int(place.get("deployment", "mwatch-controller")["status"].get("readyReplicas", 0))
 
     until(lambda: ready() == 1, "its Deployment", place.story)
-    until(lambda: place.controller().get("iteration") == 12, "its sight of the job",
-          place.controller)  # fmt: skip
-    assert place.controller()["pods"]["answering"] == 2
+
+    def sees_all() -> bool:
+        told = place.controller()
+        return told.get("iteration") == 12 and told["pods"]["answering"] == 2
+
+    until(sees_all, "its sight of the job", place.controller)
     log = place.cluster("logs", "deployment/mwatch-controller", "-n", NAMESPACE)
     assert "403" not in log and "orbidden" not in log, log
     lease = place.get("lease", "mwatch-controller")["spec"]["holderIdentity"]
@@ -204,22 +216,38 @@ def test_the_controller_is_ready_with_the_rights_of_its_chart(place: Place) -> N
 
 def test_a_person_learns_what_the_controller_says(place: Place) -> None:
     """By its Service, with the chart's roles for people and no others."""
-    until(lambda: (place.controller().get("verdict") or {}).get("cause") == "hang", "the verdict",
-          place.controller)  # fmt: skip
-    said = place.controller()
-    done = mwatch(place.person, "diagnose", JOB, "-n", NAMESPACE, "--json")
+    known: dict[str, Any] = {}
+
+    def has_verdict() -> bool:
+        known.update(place.controller())
+        is_hang = (known.get("verdict") or {}).get("cause") == "hang"
+        return is_hang and known["iteration"] == 12
+
+    until(has_verdict, "the verdict", place.controller)
+    words = ("diagnose", JOB, "-n", NAMESPACE)
+    done = mwatch_until(place.person, *words, "--json", is_so=is_complete)
     assert done.returncode == 1, done.stderr
     body = json.loads(done.stdout)
     told = body["mwatch"]["controller"]
-    assert (told["name"], told["uid"]) == (JOB, said["uid"])
+    assert (told["name"], told["uid"]) == (JOB, known["uid"])
     assert told["verdict"]["cause"] == body["verdict"]["cause"] == "hang"
-    assert told["verdict"]["since"] == said["verdict"]["since"]
+    assert told["verdict"]["since"] == known["verdict"]["since"]
     assert body["unavailable"] == {}
-    screen = mwatch(place.person, "diagnose", JOB, "-n", NAMESPACE).stdout
+    screen = mwatch_until(
+        place.person, *words, is_so=lambda each: each.stdout.startswith("HANG")
+    ).stdout
     assert screen.startswith("HANG since iteration 13")
-    status = mwatch(place.person, "status", "-n", NAMESPACE, "--json")
-    (line,) = json.loads(status.stdout)["jobs"]
-    assert (line["source"], line["cause"], line["iteration"]) == ("controller", "hang", 12)
+    status = mwatch_until(
+        place.person, "status", "-n", NAMESPACE, "--json",
+        is_so=lambda each: listed(each, JOB) == ("controller", "hang", 12),
+    )  # fmt: skip
+    assert len(json.loads(status.stdout)["jobs"]) == 1
+
+
+def is_complete(done: Printed) -> bool:
+    """A busy machine may leave out what does not come in time."""
+    body = json.loads(done.stdout) if done.stdout else {}
+    return bool(body) and body["unavailable"] == {} and bool(body["mwatch"]["controller"])
 
 
 def test_the_page_about_monitoring_shows_how_to_look(place: Place) -> None:
@@ -230,7 +258,7 @@ def test_the_page_about_monitoring_shows_how_to_look(place: Place) -> None:
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block.replace("-n training", f"-n {NAMESPACE}")],
         env={**os.environ, "PATH": path, "KUBECONFIG": str(place.cluster.kubeconfig)},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     # kubectl says something of each connection in between.
@@ -244,7 +272,8 @@ def test_the_second_pod_of_a_dataset_goes_on_and_makes_all_of_it(
 ) -> None:
     until(lambda: "Complete" in place.conditions("corpus"), "its end", lambda: place.get("pods"))
     assert place.server.gets["first.jsonl"] == 1 and place.server.gets["second.jsonl.gz"] == 2
-    assert "download: 1 of 2 files to get" in place.log("corpus", "download")
+    left = "download: 1 of 2 files to get"
+    until(lambda: left in place.log("corpus", "download"), left, place.story)
     (pod,) = place.pods("corpus")
     states = [*pod["status"]["initContainerStatuses"], *pod["status"]["containerStatuses"]]
     assert tuple(each["name"] for each in states) == STEPS
@@ -255,7 +284,8 @@ def test_the_second_pod_of_a_dataset_goes_on_and_makes_all_of_it(
     prefix = place.folder / "corpus" / "corpus-00000_text_document"
     checked = index_file.check(str(prefix), 300)
     counted = f"1 .bin/.idx, {len(FIRST + SECOND)} documents, {checked.tokens} tokens"
-    assert f"count: ALL of corpus: 2 files read, {counted}" in place.log("corpus", "count")
+    whole = f"count: ALL of corpus: 2 files read, {counted}"
+    until(lambda: whole in place.log("corpus", "count"), whole, place.story)
     (tmp_path / "a.jsonl").write_bytes(lines(*FIRST, *SECOND))
     words = ["--input", str(tmp_path / "a.jsonl"), "--output-prefix", str(tmp_path / "a")]
     assert make_data([*words, *gpt2_files(tmp_path), "--append-eod", "--workers", "1"]) == 0

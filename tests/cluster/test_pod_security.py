@@ -45,10 +45,21 @@ spec:
 
 
 @pytest.fixture(scope="module")
-def restricted(access: Access) -> str:
+def restricted(plane: ControlPlane, access: Access) -> str:
     namespace = things.fresh_namespace(access)
     access.patch(NAMESPACES, "", namespace, ENFORCED)
+    # What admits pods hears of the label a moment later.
+    things.wait_for(lambda: refuses(plane, namespace), "the standard is enforced")
     return namespace
+
+
+def refuses(plane: ControlPlane, namespace: str) -> bool:
+    container = {"name": "main", "image": "example.com/train:1"}
+    try:
+        stored(plane.kubectl, [pod({"containers": [container]})], namespace)
+    except Refused as error:
+        return "restricted" in str(error)
+    return False
 
 
 def pod(spec: dict[str, Any]) -> dict[str, Any]:

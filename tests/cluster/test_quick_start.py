@@ -27,14 +27,14 @@ from release.build import package_chart
 from support.repository.chart_renders import helm
 from support.repository.readme_examples import README, examples
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 NAMESPACE = "training"
 IMAGE = given_images().get("mwatch", MWATCH)
 EXPORT, INSTALL, INJECT, DIAGNOSE = (
     each.command
     for each in examples(README.read_text("utf-8").partition("\n## A cluster\n")[2])[:4]
 )
-_SECONDS = 180.0
+_SECONDS = 300.0
 INSTALLED = """\
 mwatch 0.1.0 in training.
 
@@ -102,8 +102,8 @@ def test_the_commands_of_the_readme_install_inject_and_diagnose(
     injected = shell(INJECT)
     assert injected.returncode == 0, injected.stderr
     assert injected.stdout == "pytorchjob.kubeflow.org/gpt created\n"
-    cluster("rollout", "status", "deployment/mwatch-controller", "-n", NAMESPACE, "--timeout=180s",
-            seconds=190)  # fmt: skip
+    cluster("rollout", "status", "deployment/mwatch-controller", "-n", NAMESPACE, "--timeout=300s",
+            seconds=310)  # fmt: skip
     pods = [*cluster.get("pods", "-n", NAMESPACE)["items"]]
     assert {each["image"] for pod in pods for each in pod["spec"]["containers"]} == {IMAGE}
 

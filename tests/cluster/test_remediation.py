@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import Method
 from mwatch.model.kube.restart_state import RestartState
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_a_gang_goes_after_its_evidence_is_stored_and_the_wrappers_are_reported(
@@ -77,10 +78,12 @@ def test_a_checkpoint_is_chosen_when_every_pod_has_reported_what_it_saw_before(
     controller = Controller(access, namespace, folder=tmp_path / "kept")
     with fleet.fakes(access, job, 2, tmp_path / "pods") as fakes:
         watch = controller.watch(job, attempt=3, fakes=fakes)
+        watch._answer_seconds = 600.0  # a pod that has not reported for so long is not waited for
         fleet.decided(watch)
         seen = controller.see
         monkeypatch.setattr(controller, "see", lambda watch: None)
-        controller.until(lambda: len(list((tmp_path / "kept").rglob("*.tgz"))) == 2)
+        controller.until(lambda: is_prepared(controller))
+        assert len(list((tmp_path / "kept").rglob("*.tgz"))) == 2
         for _ in range(10):
             controller.turn()
         assert controller.manager.state(KEY).doing == "evidence"
@@ -91,6 +94,12 @@ def test_a_checkpoint_is_chosen_when_every_pod_has_reported_what_it_saw_before(
     start = controller.entry().start
     assert start is not None and start.resume_from == 460
     controller.close()
+
+
+def is_prepared(controller: Controller) -> bool:
+    """All that its worker had to do before the act is done."""
+    case = controller.manager._cases.get(KEY)
+    return case is not None and case.future is not None and case.future.done()
 
 
 def test_two_controllers_restart_once(access: Access, namespace: str) -> None:
@@ -122,17 +131,20 @@ def test_a_controller_killed_in_the_middle_is_followed_by_one_that_goes_on(
     fleet.decided(first.watch(job, attempt=5))
     allowed = access.delete
     deletes: list[str] = []
+    lock = threading.Lock()  # several are sent at a time
 
     def delete(resource: Any, space: str, name: str, **more: Any) -> Any:
-        if deletes:
+        with lock:
+            is_first = not deletes
+            deletes.append(name)
+        if not is_first:
             first.manager._worker.closing.set()  # as if it were gone, after the first delete
             raise Unavailable("killed")
-        deletes.append(name)
         return allowed(resource, space, name, **more)
 
     monkeypatch.setattr(access, "delete", delete)
-    first.until(lambda: len(deletes) == 1 and first.manager._worker.closing.is_set())
-    first.close()
+    first.until(lambda: first.manager._worker.closing.is_set())
+    first.close()  # also the first delete is over
     monkeypatch.setattr(access, "delete", allowed)
     first.lease.give_back()
     left = {pod.name for pod in pods_of(access, job)}
@@ -209,7 +221,8 @@ def test_a_stop_suspends_after_evidence_and_once(
     with fleet.fakes(access, job, 2, tmp_path / "pods") as fakes:
         fleet.decided(controller.watch(job, fakes=fakes), Action.STOP, Cause.OOM, resume_from=None)
         controller.until(lambda: getattr(find_job(access, namespace, "train"), "is_suspended", 0))
-        controller.until(lambda: controller.entry().step is not None)
+        # Its last word, after the Event.
+        controller.until(lambda: not controller.entry().is_under_way)
     entry = controller.entry()
     assert entry.step is not None and entry.step.way is Method.STOP and entry.start is None
     assert {each.name for each in (tmp_path / "kept").rglob("*.tgz")} == {

@@ -5,12 +5,14 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from cluster import kube_things as things
 from cluster import remediation_things as fleet
 from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: F401
 from cluster.remediation_things import KEY, QUICK, Controller
@@ -21,12 +23,13 @@ from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import JOBS, PODS
 from mwatch.model.finding import Cause
-from mwatch.model.kube.gang import Method
+from mwatch.model.kube.gang import GangRefusal, Method
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.ledger import Halt
 from mwatch.model.kube.restart_state import RestartState
+from mwatch.remediate.case import Prepared, RestartTask
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(900)
 
 
 def annotated(access: Access, job: KubeJob, **words: str | None) -> None:
@@ -122,12 +125,18 @@ def test_the_fleets_settings_keep_it_back(
 def test_nothing_is_done_on_a_stale_view(access: Access, namespace: str) -> None:
     controller = controller_of(access, namespace)
     watch = controller.watches.pop(KEY)
+
+    def is_held() -> bool:
+        controller.lease.turn()
+        controller.manager.look([watch], controller.clock())
+        return controller.manager.state(KEY).held_by == "stale_sight"
+
     for age in (None, 31.0):
         watch.view_age_seconds = age
+        things.wait_for(is_held, "the ledger, without which nothing is decided")
         for _ in range(20):
-            controller.manager.look([watch], controller.clock())
+            assert is_held()
             time.sleep(0.05)
-        assert controller.manager.state(KEY).held_by == "stale_sight"
     assert len(pods_of(access, watch.kube)) == 2
     controller.close()
 
@@ -141,17 +150,32 @@ def test_a_plan_that_refuses_is_tried_again(access: Access, namespace: str) -> N
     assert len(pods_of(access, controller.watches[KEY].kube)) == 2
     fleet.admitted(access, controller.watches[KEY].kube, is_so=True)
     controller.until(lambda: controller.manager.state(KEY).doing == "recovering")
-    told = [text for reason, text in fleet.events(access, namespace) if reason == "MwatchHeld"]
-    held = [text for text in told if "(token)" not in text]  # it may not be made yet at first
-    assert len(held) == 1
+
+    def held() -> list[str]:
+        told = [text for reason, text in fleet.events(access, namespace) if reason == "MwatchHeld"]
+        return [text for text in told if "(token)" not in text]  # it may not be made yet at first
+
+    controller.until(held)
+    assert len(held()) == 1
     controller.close()
 
 
-def test_what_heals_while_evidence_is_saved_is_left_alone(access: Access, namespace: str) -> None:
+def test_what_heals_while_evidence_is_saved_is_left_alone(
+    access: Access, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     controller = controller_of(access, namespace)
     watch = controller.watches[KEY]
+    has_healed = threading.Event()
+    prepare = controller.manager._worker.prepare
+
+    def prepare_meanwhile(task: RestartTask) -> Prepared | GangRefusal:
+        has_healed.wait(120)
+        return prepare(task)
+
+    monkeypatch.setattr(controller.manager._worker, "prepare", prepare_meanwhile)
     controller.until(lambda: controller.manager.state(KEY).doing == "evidence")
     fleet.began(watch, 1, 500)
+    has_healed.set()
     controller.until(lambda: controller.manager.state(KEY).doing == "nothing")
     assert len(pods_of(access, watch.kube)) == 2 and not watch.engine.record.acts
     controller.close()
@@ -168,7 +192,8 @@ def test_so_many_restarts_at_a_time_and_the_others_wait_in_a_line(
         controller.until(lambda: controller.manager._ledger.book is not None)
     keys = [ledger_key("Job", f"train{index}") for index in range(3)]
     controller.until(lambda: controller.manager.state(keys[0]).doing == "recovering")
-    assert list(controller.manager.line) == keys[1:]
+    # The tokens of the others may be made later: before that they do not wait in the line.
+    controller.until(lambda: list(controller.manager.line) == keys[1:])
     second = controller.manager.state(keys[1])
     assert (second.held_by, second.queue_place) == ("breaker", 1)
     assert keys[0] in second.text
@@ -192,14 +217,18 @@ def test_jobs_that_stall_together_on_one_volume_are_one_incident_and_no_restart(
         lambda: all(controller.manager.state(key).held_by == "common_cause" for key in keys)
     )
     controller.until(lambda: Ledger(access, namespace).read().common)
+
+    def told() -> list[str]:
+        every = fleet.events(access, namespace)
+        return [text for reason, text in every if reason == "MwatchCommonCause"]
+
+    controller.until(lambda: len(told()) >= 2)
     for _ in range(3):
         controller.turn()
     (cause,) = Ledger(access, namespace).read().common
     assert cause.shared == "volume shared" and set(cause.jobs) == set(keys)
     assert all(len(pods_of(access, each.kube)) == 2 for each in controller.watches.values())
-    told = [text for reason, text in fleet.events(access, namespace)
-            if reason == "MwatchCommonCause"]  # fmt: skip
-    assert len(told) == 2 and all("volume shared" in text for text in told)
+    assert len(told()) == 2 and all("volume shared" in text for text in told())
     fleet.began(controller.watches[keys[0]], 1, 500)  # one heals: the other is alone
     controller.until(lambda: controller.manager.state(keys[1]).doing == "recovering")
     controller.until(lambda: Ledger(access, namespace).read().common[0].ended_at is not None)

@@ -21,7 +21,7 @@ from mwatch.model.kube.node import KubeNode, node_of
 from mwatch.remediate.case import RestartTask
 from mwatch.remediate.node_avoidance import keep_out, let_in
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(900)
 NOW = 1_800_000_000.0
 AFFINITY = FleetSettings(keep_node_out="affinity", max_avoided=1, avoid_hours=2.0)
 

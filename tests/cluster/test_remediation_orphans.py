@@ -17,7 +17,7 @@ from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import CONFIG_MAPS, JOBS, PODS
 from mwatch.model.kube.job import JobKind, KubeJob
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(900)
 BY = "mwatch.dev/suspended-by"
 
 

@@ -35,7 +35,7 @@ from mwatch.remediate import evidence, worker
 from mwatch.remediate.case import RestartTask, TaskResult, record_of
 from mwatch.runtime.clock import Clock
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(900)
 
 
 def in_place_step(job: Any, uids: set[str]) -> GangStep:
@@ -171,6 +171,7 @@ def test_a_pause_holds_though_the_controllers_clock_was_ahead_when_it_started(
     assert access.patch(JOBS, namespace, "train", words).is_ok
     controller = Controller(access, namespace)
     fleet.decided(controller.watch(job))
+    controller.until(lambda: controller.manager.state(KEY).held_by == "pause")
     for _ in range(60):
         controller.turn()
         time.sleep(0.05)
@@ -262,7 +263,7 @@ def test_a_fault_of_ours_about_one_job_does_not_keep_us_from_another(
             controller.turn()
         return controller.manager.state(KEY).doing == "recovering"
 
-    until = time.monotonic() + 25
+    until = time.monotonic() + 120
     while not is_recovering():
         assert time.monotonic() < until
         time.sleep(0.05)

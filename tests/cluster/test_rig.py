@@ -14,7 +14,7 @@ from cluster.given import given_images, is_given
 from cluster.images import MWATCH
 from cluster.kubectl import Kubectl
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 
 def test_the_api_server_answers_and_judges(plane: ControlPlane) -> None:
@@ -26,11 +26,10 @@ def test_the_api_server_answers_and_judges(plane: ControlPlane) -> None:
 def test_a_pod_of_our_image_runs_and_ends(cluster: Kubectl) -> None:
     spec = {"restartPolicy": "Never", "containers": [container("one", "--version")]}
     cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": named("first"), "spec": spec})
-    cluster(
-        "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/first", "--timeout=60s", seconds=70
-    )
+    cluster("wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/first", "--timeout=240s",
+            seconds=250)  # fmt: skip
     assert cluster("logs", "first").startswith("mwatch ")
-    cluster("delete", "pod", "first")
+    cluster("delete", "pod", "first", seconds=240)
 
 
 def test_the_operator_makes_the_pods_of_a_job_and_finishes_it(cluster: Kubectl) -> None:
@@ -43,8 +42,8 @@ def test_the_operator_makes_the_pods_of_a_job_and_finishes_it(cluster: Kubectl) 
         "spec": {"pytorchReplicaSpecs": {"Master": replicas, "Worker": replicas}},
     }
     cluster.apply(job)
-    cluster("wait", "--for=condition=Succeeded", "pytorchjob/short", "--timeout=90s", seconds=100)
-    cluster("delete", "pytorchjob", "short")
+    cluster("wait", "--for=condition=Succeeded", "pytorchjob/short", "--timeout=240s", seconds=250)
+    cluster("delete", "pytorchjob", "short", seconds=240)
 
 
 def named(name: str) -> dict[str, str]:

@@ -22,12 +22,14 @@ from cluster.leaving import FAR, READY
 from cluster.missing import KUBECONFIG
 
 pytestmark = [
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(bool(os.environ.get(KUBECONFIG)), reason="nothing is made here"),
 ]
-_START_SECONDS = 120.0
-_END_SECONDS = 60.0
+_START_SECONDS = 600.0
+_END_SECONDS = 240.0
 _PLACES = ("/run", "/var/lib/cni", "/var/lib/kubelet", "/var/log")
+_OTHERS = {"apt", "dbus", "journal", "shm", "systemd", "udev", "user"}
+"""In these places, of programs that are no part of a node, such as a browser of another test."""
 _TESTS = Path(__file__).parents[1]
 
 
@@ -63,7 +65,8 @@ def wait_for_ready(child: subprocess.Popen[str], folder: Path) -> None:
 
 def machine_files() -> set[Path]:
     """Where programs of a node write, whoever tells them not to."""
-    return {each for place in _PLACES for each in Path(place).glob("*/*")}
+    every = {each for place in _PLACES for each in Path(place).glob("*/*")}
+    return {each for each in every if each.parent.name not in _OTHERS}
 
 
 def left_behind(folder: Path, containers: Sequence[str] = ()) -> list[str]:
@@ -106,7 +109,7 @@ def folder() -> Iterator[Path]:
     in it too."""
     made = Path(tempfile.mkdtemp(prefix="mwl-"))
     yield made
-    subprocess.run(["rm", "-rf", "--one-file-system", str(made)], check=True, timeout=30)
+    subprocess.run(["rm", "-rf", "--one-file-system", str(made)], check=True, timeout=120)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +149,6 @@ def test_without_go_one_line_says_what_is_missing(folder: Path) -> None:
     (folder / "unshare").symlink_to("/bin/true")
     environment.pop(KUBECONFIG, None)
     words = [sys.executable, "-m", "cluster.missing"]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1 and "Go" in done.stderr and KUBECONFIG in done.stderr

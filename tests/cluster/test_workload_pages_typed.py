@@ -17,7 +17,7 @@ from cluster.test_inject_dry_run import install_operator
 from cluster.test_other_charts_dry_run import api  # noqa: F401  a fixture: CRDs of the monitors
 from cluster.workload_pages import type_all
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 PAGES = {"aks-megatron": OPERATOR, "eks-megatron": OPERATOR, "hyperpod": "1.7.0"}
 PAGES |= {"llm-foundry-aks": OPERATOR}
 _KINDS = "pytorchjobs,jobs,deployments,pods,services,configmaps,pvc,secrets"

@@ -14,7 +14,7 @@ import subprocess
 import time
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from cluster.api import Api
 from cluster.kubectl import Kubectl, KubectlFailed
@@ -27,8 +27,13 @@ _FOLDER = re.compile(r"iter_(\d{7})$")
 _RANK = "^[^ ]+ (-u )?-m mwatch_gpt"
 _TRACKER = "latest_checkpointed_iteration.txt"
 _POLL_SECONDS = 0.5
-SECONDS = 180.0
+_NOT_YET = (KubectlFailed, LookupError, StopIteration, ValueError, subprocess.TimeoutExpired)
+"""Pods come and go, and an answer of a busy node may be cut off."""
+SECONDS = 300.0
 """Enough for a busy machine; when all is well nobody waits so long."""
+REST_SECONDS = 3.0
+"""Whoever has done nothing for so long does nothing: on a busy machine a step takes a second."""
+T = TypeVar("T")
 READER = "reader"
 LEDGER = "mwatch-ledger"
 CONTROLLER = "mwatch-controller"
@@ -47,6 +52,18 @@ class Stopped(NamedTuple):
     """The newest that is whole, by the trainer's own word."""
 
 
+def at_rest(look: Callable[[], T]) -> T:
+    """What it gives when that has been the same for a while."""
+    seen, since = look(), time.monotonic()
+    until = since + SECONDS
+    while time.monotonic() < since + REST_SECONDS:
+        assert time.monotonic() < until, f"it does not come to rest: {seen}"
+        time.sleep(_POLL_SECONDS)
+        if (now := look()) != seen:
+            seen, since = now, time.monotonic()
+    return seen
+
+
 class Training:
     def __init__(self, cluster: Kubectl, namespace: str, kind: str, name: str) -> None:
         self._cluster = cluster
@@ -55,7 +72,7 @@ class Training:
         self.kind = kind
         self.name = name
 
-    def kubectl(self, *words: str, seconds: float = 60.0) -> str:
+    def kubectl(self, *words: str, seconds: float = 120.0) -> str:
         return self._cluster("-n", self.namespace, *words, seconds=seconds)
 
     def object(self) -> dict[str, Any]:
@@ -132,11 +149,7 @@ class Training:
         """SIGSTOP to the rank of that pod; how far the job has come, when it has come to rest:
         the other one may have a save to end."""
         self.signal(self.pod(part), "STOP")
-        seen, before = self._reached(), None
-        while seen != before:
-            time.sleep(_POLL_SECONDS)
-            seen, before = self._reached(), seen
-        return seen
+        return at_rest(self._reached)
 
     def _reached(self) -> Stopped:
         return Stopped(self.iteration(), int(self.look(f"cat {SAVE}/{self.name}/{_TRACKER}")))
@@ -194,14 +207,8 @@ class Training:
         return {File(path, int(size), int(at)) for size, at, path in rows}
 
     def settled_files(self) -> set[File]:
-        """When nobody writes any more: twice the same."""
-        found: set[File] = set()
-        until = time.monotonic() + SECONDS
-        while (now := self.files()) != found:
-            assert time.monotonic() < until, "the folder of checkpoints does not come to rest"
-            found = now
-            time.sleep(2.0)
-        return found
+        """When nobody writes any more."""
+        return at_rest(self.files)
 
     def look(self, script: str) -> str:
         """By a pod that has the claim, read-only."""
@@ -219,8 +226,8 @@ class Training:
     def ledger(self) -> str:
         """What the controller has written down about it, as JSON; empty: nothing."""
         words = ("get", "configmap", LEDGER, "-n", self.namespace, "-o", "json")
-        answer = self._cluster.answer(*words)  # None: there was no act yet
-        data = json.loads(answer)["data"] if answer else {}
+        answer = self._cluster(*words, "--ignore-not-found")  # empty: there was no act yet
+        data = json.loads(answer).get("data", {}) if answer.strip() else {}
         mine = (str(text) for key, text in data.items() if key.endswith(f".{self.name}"))
         return next(mine, "")
 
@@ -245,13 +252,19 @@ class Training:
             try:
                 if is_so():
                     return
-            except (KubectlFailed, LookupError, StopIteration, subprocess.TimeoutExpired):
-                pass  # pods come and go
+            except _NOT_YET:
+                pass
             assert time.monotonic() < until, f"not within {seconds:.0f} s: {what}\n{self.story()}"
             time.sleep(_POLL_SECONDS)
 
     def story(self) -> str:
         """For who reads why a test failed."""
+        try:
+            return self._story()
+        except _NOT_YET as error:
+            return f"what happened cannot be read: {error}"
+
+    def _story(self) -> str:
         parts: list[Sequence[str]] = [[str(self.pods()), str(self.checkpoints()[-5:])]]
         for pod in sorted(self.pods()):
             parts.append([f"--- {pod}", *self.log(pod).splitlines()[-8:]])

@@ -94,7 +94,9 @@ def pod_spec(
         "env": [{"name": name, "value": value} for name, value in variables.items() if value],
         "volumeMounts": mounts,
     }
-    return {"terminationGracePeriodSeconds": 5, "containers": [container], "volumes": volumes}
+    # A rank that stands still is not waited for; one that saves has time for it.
+    grace = 60 if wanted.saves_at_end else 5
+    return {"terminationGracePeriodSeconds": grace, "containers": [container], "volumes": volumes}
 
 
 def pytorchjob(trainer: Trainer, wanted: Wanted) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from support.repository.chart_renders import CHARTS, helm
 ROOT = CHARTS.parents[1]
 FOLDER = ROOT / "docs" / "workloads"
 _BLOCK = re.compile(r"(?ms)^```sh\n(.*?)^```")
-_SECONDS = 240
+_SECONDS = 600
 _KUBECTL = """
 case $1 in
 wait | logs | port-forward | cp | rollout)

@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cluster.api import Api
 from cluster.controller_deployment import FLEET, Controller
+from cluster.kube_things import wait_for
 from cluster.kubectl import Kubectl
 from cluster.training import READER, Training
 from cluster.training_job import CLAIM, SAVE, Trainer
@@ -38,14 +40,18 @@ class Yard:
         self.trainer = trainer
         self._folder = str(folder or Path("/tmp") / f"mwatch-test-{uuid.uuid4().hex[:8]}")
         self.controller = Controller(cluster, namespace, image, _EVIDENCE)
+        self._api = Api(cluster.kubeconfig, namespace)
 
     def open(self) -> None:
         named = {"name": self.namespace}
         self.cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": named})
+        # Without it no pod may be made; a controller makes it for a new namespace.
+        account = ("get", "serviceaccount", "default", "-n", self.namespace)
+        wait_for(lambda: self.cluster.answer(*account) is not None, "its service account")
         volumes = [*self._storage(CLAIM, ""), *self._storage(_EVIDENCE, f"/{_EVIDENCE}")]
         self.cluster.apply(*volumes, self._reader())
-        ready = ("wait", "--for=condition=Ready", f"pod/{READER}", "--timeout=60s")
-        self.cluster(*ready, "-n", self.namespace, seconds=70)
+        ready = ("wait", "--for=condition=Ready", f"pod/{READER}", "--timeout=240s")
+        self.cluster(*ready, "-n", self.namespace, seconds=250)
         # The controller is not root.
         script = f"mkdir -p -m 777 {SAVE}/{_EVIDENCE}"
         self.cluster("exec", READER, "-n", self.namespace, "--", "sh", "-c", script)
@@ -75,7 +81,7 @@ class Yard:
         return done.stdout
 
     def mwatch(
-        self, *words: str, given: str = "", seconds: float = 60.0
+        self, *words: str, given: str = "", seconds: float = 180.0
     ) -> subprocess.CompletedProcess[str]:
         search = os.pathsep.join(str(_ROOT / each) for each in ("sidecar", "trainer"))
         where = ("--kubeconfig", str(self.cluster.kubeconfig), "-n", self.namespace)
@@ -97,9 +103,7 @@ class Yard:
 
     def evidence(self) -> int:
         """How many bundles the controller has kept."""
-        words = ("exec", READER, "-n", self.namespace, "--", "sh", "-c")
-        script = f"find {SAVE}/{_EVIDENCE} -type f -name '*.tgz' | wc -l"
-        return int(self.cluster.answer(*words, script) or 0)
+        return int(self._api.run(READER, f"find {SAVE}/{_EVIDENCE} -type f -name '*.tgz' | wc -l"))
 
     def end(self, training: Training) -> None:
         words = ("delete", training.kind, training.name, "--ignore-not-found", "--wait=false")
