@@ -149,3 +149,24 @@ def test_who_was_killed_for_its_memory_explains_what_its_peers_see(tmp_path: Pat
     )
     assert read(tmp_path, efa, killed).decision.cause is Cause.FABRIC
     assert read(tmp_path, efa, killed, "      Reason:       OOMKilled").decision.cause is Cause.OOM
+
+
+def test_a_bar_of_one_epoch_that_is_full_is_not_the_end_of_the_run(tmp_path: Path) -> None:
+    lines = [
+        "epoch 3: 100%|####| 812/812 [06:31<00:00,  2.07it/s, loss=0.311]",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 188, in evaluate',
+        "    out = model(images)",
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running x",
+    ]
+    assert read(tmp_path, *lines).decision.cause is Cause.USER_ERROR
+
+
+def test_an_assertion_of_a_library_before_the_first_step_comes_again(tmp_path: Path) -> None:
+    ended = [
+        "python: /opt/x/quux.cpp:191: int quux_t::wait(): Assertion `_pending > 0' failed.",
+        "[ERROR] [launch.py:341:sigkill_handler] ['python', 'a.py'] exits with return code = -6",
+    ]
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
+    assert read(tmp_path, *ended).decision.action is Action.STOP
+    assert read(tmp_path, *steps, *ended).decision.action is Action.RESTART

@@ -26,6 +26,7 @@ STEPS = {
     '{"loss": 1.4021, "grad_norm": NaN, "global_step/max_steps": "7/110"}': 1.4021,
     '{"current_steps": 7, "total_steps": 3235, "loss": 1.4021, "eval_loss": null}': 1.4021,
     "{'step': 7, 'loss': 1.4021}": 1.4021,
+    "1|7|Loss: 1.4021:   1%|  | 7/80 [00:31<41:20, 31.40s/it]": 1.4021,
     "2024-12-03 20:14:08,771 - mmdet - INFO - Iter [7/168780]\tlr: 3.6e-04, loss: 1.4021": 1.4021,
     "12/03 20:14:08 - mmengine - INFO - Iter(train) [  7/9000]  lr: 1e-4  loss: 1.4021": 1.4021,
     "12/03 20:14:08 - mmengine - INFO - Epoch(train)  [0][  7/900]  lr: 1e-4  loss: 1.4021": 1.4021,
@@ -101,6 +102,7 @@ def test_several_writers_of_one_loop_are_one() -> None:
         "2026-01-07 10:00:00 INFO Training finished",
         "20260423-14:53:11.402 StatsLogger INFO: Training completes! Total time elapsed 402.18.",
         "***** train metrics *****",
+        "Max number of steps has been reached, stopping training early",
         "[2026-01-07 10:00:00,123] [INFO] [axolotl.train] Training Completed!!! Saving model",
     ],
 )

@@ -140,7 +140,7 @@ _SETTING = re.compile(
 _DEMANDS = re.compile(
     r"^Expected |\bexpects? (?:a|an|at least|exactly|\d|\w+ to)\b|\bmust match\b"
     r"|shapes cannot be multiplied"
-    r"|inplace operation|does not require grad|a second time"
+    r"|inplace operation|does not require grad|a second time|\bgot mixed\b|still have inflight"
     r"|\bmarked? (?:as )?ready (?:only once|twice)"
 )
 """What torch says of a program that uses it wrongly, at whatever step."""

@@ -85,6 +85,7 @@ _RECLAIMED = frozenset(
 )
 _NODE_GONE = frozenset({"k8s-node-not-ready", "ray-node-died", "slurm-node-failed"})
 """What is seen of a machine that was taken away."""
+_ASSERTION = "process-assertion"
 _EVICTED, _FULL_DISK = "k8s-evicted", "k8s-evicted-disk"
 _GRACE_LINES = 200
 _LATE_LINES = 40
@@ -336,7 +337,8 @@ class _Seen:
         cause = cause_of(seen.entry)
         if seen.fault.id == _INTERRUPT and not self._has_trained and raised is not None:
             cause = Cause.HANG if raised.error.during in _STUCK else cause
-        if causes.is_of_a_fork(seen, self._faults):
+        is_first_try = seen.fault.id == _ASSERTION and not self._has_trained
+        if causes.is_of_a_fork(seen, self._faults) or is_first_try:
             cause = Cause.USER_ERROR
         if cause is Cause.CHECKPOINT and causes.is_of_a_loader(self._faults):
             cause = Cause.DATA

@@ -42,9 +42,10 @@ _EPOCH_COUNT = re.compile(
 _KERAS = re.compile(r"(?<![\w/.])(\d{1,12})/(\d{1,12}) (?:\[|\u2501|- |\x1b)")
 _KERAS_EPOCH = re.compile(r"Epoch (\d{1,9})/\d{1,9}\s*")
 _BAR = re.compile(
-    r"(?:Epoch (\d{1,9})[^\n|]{0,40}?: +)?\d{1,3}%\|[^|\n]{0,200}\| *(\d{1,12})/(\d{1,12}) \["
+    r"(?:[Ee]poch (\d{1,9})[^\n|]{0,40}?: +)?\d{1,3}%\|[^|\n]{0,200}\| *(\d{1,12})/(\d{1,12}) \["
     r"([^\]\n]{0,2000})"
 )
+_AHEAD = re.compile(rf"(?<![\w|])\d{{1,6}}\|(\d{{1,12}})\|Loss: ({_NUMBER}): {{1,4}}\d{{1,3}}%\|")
 _TRAINS = re.compile(r"(?:\b[Tt]rain(?:ing)?(?: [Pp]rogress)?|^Steps?): {0,4}\d{1,3}%\|")
 _POSTFIX = re.compile(rf"([\w/. -]{{1,60}}?)[=:] ?({_NUMBER})", re.I)
 _EVALUATION = re.compile(
@@ -62,6 +63,7 @@ _END = re.compile(
     r"(?! (?:step|epoch|iteration) )"
     r"|llmfoundry[^\n]{0,80}: Done\.\s*$"
     r"|Final validation metrics: |\*{5} train metrics \*{5}"
+    r"|^Max number of (?:steps|epochs) has been reached"
     r"|# Avg bus bandwidth {1,8}: [\d.]"
 )
 _JSON_STEP_KEYS = ("step", "globalstep", "globalstep/maxsteps", "numupdates", "currentsteps")
@@ -144,6 +146,10 @@ def _read_bar(line: Line, context: Context) -> Iterable[Event]:
     _see_bar(line, context)
     for found in _BAR.finditer(line.text):
         values = _Values(_POSTFIX.findall(found[4]))
+        if ahead := _AHEAD.search(line.text):  # torchtune
+            values = _Values([("loss", ahead[2])])
+            yield from _step(line, context, values, int(ahead[1]))
+            return
         done, total = int(found[2]), int(found[3])
         if not values.losses or not done or _OWNED.search(line.text):
             continue
@@ -226,6 +232,7 @@ ENDS = Recogniser(
         r"Training (?:is )?(?:[Cc]omplete|finished|done)",
         r"llmfoundry[^\n]{0,80}: Done\.",
         "Final validation metrics: ",
+        "Max number of (?:steps|epochs) has been reached",
         r"\*{5} train metrics \*{5}",
         "# Avg bus bandwidth ",
     ),
