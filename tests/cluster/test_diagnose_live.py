@@ -32,7 +32,7 @@ from cluster.kubectl import Kubectl
 from cluster.wrapper import provide
 from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text
-from support.repository.manifest_files import objects_in
+from support.repository.manifest_files import unlisted_objects_in
 
 pytestmark = pytest.mark.timeout(1800)
 ROOT = Path(__file__).resolve().parents[2]
@@ -287,7 +287,7 @@ def test_sidecars_are_asked_by_the_proxy_of_the_api_server(
     template["containers"][0]["args"] = ["--save", "/ckpt", "--load", "/ckpt"]
     wish = InjectRequest(MWATCH, "native", python=PYTHON)
     provide(cluster, "default")
-    cluster.apply(*objects_in(inject_text(json.dumps(content), "job.json", wish).text))
+    cluster.apply(*unlisted_objects_in(inject_text(json.dumps(content), "job.json", wish).text))
     try:
         body = told(
             cluster, name,

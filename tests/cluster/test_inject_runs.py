@@ -21,7 +21,7 @@ from cluster.kubectl import Kubectl
 from cluster.wrapper import provide
 from mwatch.manifests.parts import InjectRequest, Sidecar
 from mwatch.manifests.whole import inject_text
-from support.repository.manifest_files import objects_in
+from support.repository.manifest_files import unlisted_objects_in
 
 pytestmark = pytest.mark.timeout(900)
 SAVES = """
@@ -66,7 +66,7 @@ def pytorchjob(name: str, script: str, pods: int = 2) -> dict[str, Any]:
 
 def injected(content: dict[str, Any], form: Sidecar) -> list[Any]:
     wish = InjectRequest(given_images().get("mwatch", MWATCH), form, python=PYTHON)
-    return objects_in(inject_text(json.dumps(content), "job.json", wish).text)
+    return unlisted_objects_in(inject_text(json.dumps(content), "job.json", wish).text)
 
 
 @pytest.fixture(scope="module")

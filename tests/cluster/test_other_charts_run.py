@@ -43,7 +43,7 @@ from mwatch_gpt.data import index_file
 from mwatch_gpt.data.tool import main as make_data
 from release.build import package_chart
 from support.repository.chart_renders import CHARTS, sets
-from support.repository.manifest_files import objects_in
+from support.repository.manifest_files import unlisted_objects_in
 from support.runs.dataset_runs import STEPS, lines
 
 pytestmark = pytest.mark.timeout(1200)
@@ -166,7 +166,7 @@ def place(
 
 
 def as_list(text: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "List", "items": list(objects_in(text))}
+    return {"apiVersion": "v1", "kind": "List", "items": unlisted_objects_in(text)}
 
 
 def until(is_so: Callable[[], bool], what: str, story: Callable[[], object]) -> None:

@@ -146,8 +146,12 @@ class Training:
         self.wait(is_there, "the token in every pod", SECONDS)
 
     def stop(self, part: str) -> Stopped:
-        """SIGSTOP to the rank of that pod; how far the job has come, when it has come to rest:
-        the other one may have a save to end."""
+        """SIGSTOP to the rank of that pod; how far the job has come, when it has come to rest.
+
+        Just after a save: one that is under way may be completed when the pod is told to end.
+        """
+        saved = self._reached().checkpoint
+        self.wait(lambda: self._reached().checkpoint > saved, "the next save", SECONDS)
         self.signal(self.pod(part), "STOP")
         return at_rest(self._reached)
 

@@ -32,6 +32,11 @@ def objects_in(text: str) -> list[Any]:
     return [each for each in yaml.safe_load_all(text) if each is not None]
 
 
+def unlisted_objects_in(text: str) -> list[Any]:
+    """With those of a List one by one: a List must not hold another."""
+    return [one for each in objects_in(text) for one in each.get("items", [each])]
+
+
 def pods_of(text: str, kind: str) -> list[dict[str, Any]]:
     """The pod specs of the first object of that kind."""
     content = next(each for each in objects_in(text) if each["kind"] == kind)
