@@ -31,7 +31,7 @@ from support.repository.alert_rules import FOLDER, alerts
 
 EXAMPLE = FOLDER / "alertmanager.example.yaml"
 ALERTS = {each.name: each for each in alerts()}
-SECONDS = 60
+SECONDS = 180
 PODS = 512
 RUN = {"namespace": "lab", "run": "gpt"}
 SYMPTOMS = ["MwatchRankSilent", "MwatchNcclRankMissing", "MwatchGoodputLow"]
@@ -98,7 +98,7 @@ def listening() -> Iterator[Desk]:
     desk = Desk()
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = 10
+        timeout = 60
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -130,7 +130,7 @@ def alertmanager(folder: Path, desk: Desk) -> Iterator[Server]:
         "/etc/alertmanager/secrets/slack-url": str(folder / "slack"),
         "/etc/alertmanager/secrets/pagerduty-key": str(folder / "key"),
         "\nglobal:\n": f"\nglobal:\n  pagerduty_url: {desk.url}/pager\n",
-        "group_wait: 30s": "group_wait: 1s",
+        "group_wait: 30s": "group_wait: 5s",
     }.items():
         assert was in text
         text = text.replace(was, now)

@@ -123,7 +123,7 @@ def test_a_process_is_found_by_its_words_and_costs_something() -> None:
         assert processes.cpu_seconds(found) >= 0.0
         assert processes.memory_bytes(found, "VmHWM") >= processes.memory_bytes(found) > 1 << 20
         child.stdin.close()
-        child.wait(10)
+        child.wait(60)
         child.stdout.close()
     finally:
         child.kill()

@@ -20,6 +20,19 @@ from support.waiting import until
 TOOL = {"engine": "mwatch", "workers": 1, "tokenizerType": "ByteTokenizer", "jsonKey": "text"}
 
 
+IN_THE_MIDDLE = """
+import time
+from mwatch_gpt.data import conversion
+whole = conversion.blocks
+def held(paths, start):
+    for number, block in enumerate(whole(paths, start, 5000)):
+        while number == 200: time.sleep(0.1)
+        yield block
+conversion.blocks = held
+"""
+"""The tool does not come to its end before it is killed."""
+
+
 def own(folder: Path, **more: Any) -> Dataset:
     """Of files that the user has put on the claim."""
     (folder / "data" / "own").mkdir(parents=True, exist_ok=True)
@@ -103,11 +116,12 @@ def test_a_pod_that_is_killed_while_it_makes_tokens_is_followed_by_one_that_goes
     dataset = own(tmp_path)
     put(dataset, "a.jsonl", *(f"document {n} " * 40 for n in range(8000)))
     assert dataset.all_steps(steps=STEPS[:3]).code == 0
-    process = dataset.start("preprocess")
+    (tmp_path / "sitecustomize.py").write_text(IN_THE_MIDDLE)
+    process = dataset.start("preprocess", site=tmp_path)
     tokens = dataset.folder / ".work" / "jsonl-00000_text_document.bin.part"
     until(lambda: tokens.exists() and tokens.stat().st_size > 0)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(20) == 128 + signal.SIGTERM, "at once, and not after the grace period"
+    assert process.wait(60) == 128 + signal.SIGTERM, "at once, and not after the grace period"
     assert process.stdout is not None
     process.stdout.close()
     assert not list(dataset.folder.glob("*_text_document.*"))

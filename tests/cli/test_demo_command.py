@@ -65,7 +65,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
             result, *more = out.read_bytes().splitlines(keepends=True)
             page = _fetched(more[0].split()[0].decode()) if more else b""
             process.send_signal(signal.SIGINT)
-            code = process.wait(60)
+            code = process.wait(120)
         finally:
             process.kill()
             process.wait()
@@ -74,7 +74,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
 
 
 def _fetched(address: str) -> bytes:
-    with urlopen(address, timeout=20) as answer:
+    with urlopen(address, timeout=60) as answer:
         found: bytes = answer.read()
     return found
 
@@ -89,7 +89,7 @@ def test_both_faults_are_recovered_from(quick: tuple[Any, Path]) -> None:
     assert stop["is_recovered"] and nan["is_recovered"]
     assert (stop["cause"], stop["rank"], stop["resume_from"]) == ("hang", 1, 40)
     assert (nan["cause"], nan["resume_from"]) == ("nan", 80)
-    assert stop["detected_after_seconds"] < 30
+    assert stop["detected_after_seconds"] < 60
 
 
 @needs_torch
@@ -149,7 +149,7 @@ def programs(folder: Path) -> bytes:
 
 
 @needs_torch
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_control_c_ends_it_and_leaves_nothing_behind(tmp_path: Path) -> None:
     process = subprocess.Popen(
         demo(tmp_path), env=environment_of_demo(), cwd=tmp_path, stdin=subprocess.DEVNULL,
@@ -157,15 +157,16 @@ def test_control_c_ends_it_and_leaves_nothing_behind(tmp_path: Path) -> None:
     )  # fmt: skip
     try:
         # A training that goes on is interrupted in test_run_trouble, at less cost.
-        until(lambda: b"torch.distributed.run" in programs(tmp_path), 90)
+        until(lambda: b"torch.distributed.run" in programs(tmp_path), 200)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(120) == 130
         assert left_behind(tmp_path) == []
     finally:
         process.kill()
         process.wait()
         for pid in left_behind(tmp_path):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_without_torch_the_real_demo_is_refused_in_one_line_and_makes_nothing(
@@ -173,7 +174,7 @@ def test_without_torch_the_real_demo_is_refused_in_one_line_and_makes_nothing(
 ) -> None:
     line = [sys.executable, "-c", WITHOUT_TORCH, *demo(tmp_path, "--real")[3:]]
     ended = subprocess.run(
-        line, capture_output=True, timeout=60, cwd=tmp_path, check=False,
+        line, capture_output=True, timeout=120, cwd=tmp_path, check=False,
         env=environment_of_demo(), stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert ended.returncode == 2

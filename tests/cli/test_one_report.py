@@ -16,10 +16,10 @@ import pytest
 from mwatch.report.html.text import cause_name
 from support.repository.json_schema import read_json
 from support.runs.commands import mwatch
-from support.runs.live_runs import command, environment, run, started, trainer
+from support.runs.live_runs import HANGS, command, environment, run, started, trainer
 from support.waiting import until
 
-pytestmark = pytest.mark.timeout(180)  # each makes a run and reads it several times
+pytestmark = pytest.mark.timeout(400)  # each makes a run and reads it several times
 SAVES = ("--save", "ckpt", "--load", "ckpt", "--state", "once")
 
 
@@ -38,7 +38,7 @@ def killed(folder: Path) -> None:
 
 def stopped(folder: Path) -> None:
     line = trainer(*SAVES, "--then", "stop", "--train-iters", "40")
-    run(command(folder, "--act", then=line), folder)
+    run(command(folder, "--act", then=line, policy=HANGS), folder)
 
 
 def rolled_back(folder: Path) -> None:

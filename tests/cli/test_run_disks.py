@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from mwatch_trainer import contract
-from support.hanging_fs import fill, make_read_only, mounted, small_disk, why_not
-from support.runs.live_runs import command, left_behind, started, trainer
+from support.hanging_fs import fill, make_read_only, mounted, small_disk, tell, why_not
+from support.runs.live_runs import PATIENCE, command, left_behind, started, trainer
 from support.runs.wrapper_runs import is_alive
 from support.waiting import until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 mounting = pytest.mark.skipif(bool(why_not()), reason=why_not())
 HARM = [fill, make_read_only]
 
@@ -28,11 +28,12 @@ HARM = [fill, make_read_only]
 def test_training_comes_to_its_end_on_a_run_folder_that_cannot_be_written_any_more(
     tmp_path: Path, harm: Callable[[Path], None], options: list[str]
 ) -> None:
-    line = trainer("--train-iters", "60", "--step-seconds", "0.05")
+    line = trainer("--train-iters", "400", "--step-seconds", "0.2", "--hurry", "hurry")
     with small_disk(tmp_path / "runs", "4m"):
         with started(command(tmp_path, *options, then=line), tmp_path) as running:
             running.starts()
             harm(tmp_path / "runs")
+            (tmp_path / "hurry").touch()
             ended = running.ends()
         assert ended.code == 0, ended.err.decode()
         assert left_behind(tmp_path) == []
@@ -66,22 +67,23 @@ def test_a_run_whose_folder_does_not_answer_any_more_is_reported_and_ends_at_a_s
     line = command(tmp_path, *options, "--grace", "2", then=then)
     with mounted(tmp_path / "runs") as disk, started(line, tmp_path) as running:
         running.starts()
-        disk.send_signal(signal.SIGUSR1)
+        tell(disk, signal.SIGUSR1)
         running.says("does not answer: training goes on")
         running.process.send_signal(signal.SIGINT)
-        assert running.process.wait(60) == 130
+        assert running.process.wait(PATIENCE) == 130
         assert left_behind(tmp_path) == [disk.pid]
 
 
 @mounting
 def test_a_run_whose_folder_answers_again_comes_to_its_end(tmp_path: Path) -> None:
-    then = trainer("--train-iters", "600", "--step-seconds", "0.05")
+    then = trainer("--train-iters", "600", "--step-seconds", "0.2", "--hurry", "hurry")
     line = command(tmp_path, "--act", then=then)
     with mounted(tmp_path / "runs") as disk, started(line, tmp_path) as running:
         running.starts()
-        disk.send_signal(signal.SIGUSR1)
+        tell(disk, signal.SIGUSR1)
         running.says("does not answer: training goes on")
-        disk.send_signal(signal.SIGHUP)
+        tell(disk, signal.SIGHUP)
+        (tmp_path / "hurry").touch()
         assert running.ends().code == 0
         assert left_behind(tmp_path) == [disk.pid]
 

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from mwatch_trainer.processes import proc
-from support.runs.live_runs import PATIENCE, QUICK, Running, command, environment, started, trainer
+from support.runs import live_runs
+from support.runs.live_runs import HANGS, PATIENCE, Running, environment, started, trainer
 from support.waiting import until
 
-pytestmark = pytest.mark.timeout(300)  # loading torch takes most of the time
+pytestmark = pytest.mark.timeout(600)  # loading torch takes most of the time
 HERE = Path(__file__).parents[1] / "support" / "runs"
 STOP = ("--train-iters", "4000", "--step-seconds", "0.05", "--then", "stop", "--at", "40")
 SRUN = """
@@ -56,6 +57,10 @@ WITH_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 def without_rank(**more: str) -> dict[str, str]:
     kept = environment(**more)
     return {name: text for name, text in kept.items() if name not in WITH_RANK or name in more}
+
+
+def command(folder: Path, *options: str, then: list[str], policy: str = HANGS) -> list[str]:
+    return live_runs.command(folder, *options, then=then, policy=policy)
 
 
 def events(running: Running, kind: str) -> list[dict[str, Any]]:
@@ -130,7 +135,7 @@ def test_a_stopped_ray_actor_is_named_and_acted_on(tmp_path: Path) -> None:
 def test_a_person_may_stop_the_whole_command_and_continue_it(tmp_path: Path) -> None:
     flags = ("--train-iters", "400", "--step-seconds", "0.05")
     line = ["bash", "-c", f"{' '.join(trainer(*flags))}; exit $?"]
-    line = command(tmp_path, "--act", then=line, policy=QUICK.replace("suspended_seconds = 3", ""))
+    line = command(tmp_path, "--act", then=line, policy=HANGS.replace("suspended_seconds = 3", ""))
     with started(line, tmp_path) as running:
         pid = running.starts()["pid"]
         log = running.folder / "volume" / "trainer.log"

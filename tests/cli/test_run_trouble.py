@@ -12,11 +12,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from support.runs.live_runs import (
+    HANGS,
     PATIENCE,
     Running,
     command,
@@ -29,7 +31,7 @@ from support.runs.live_runs import (
 from support.runs.wrapper_runs import descendants, is_alive
 from support.waiting import until
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(400)
 LONG = ("--train-iters", "100000", "--step-seconds", "0.05")
 FLOOD = """
 import sys
@@ -42,6 +44,26 @@ for step in range(1, 101):
     print_line(step, 100, 0.01, False)
 print("[after training is done] datetime: 2026-11-15 09:00:10 ")
 """
+
+
+HELD_AT_ITS_START = """
+import os, time
+from pathlib import Path
+folder = Path(__file__).parent
+if not (folder / "gate").exists():
+    (folder / "held").write_text(f"{os.getpid()}\\n")
+while not (folder / "gate").exists(): time.sleep(0.01)
+"""
+
+
+def held(folder: Path, *more: str) -> list[str]:
+    """It trains for as long as a busy machine needs, and is done soon after `let_go`."""
+    flags = ("--train-iters", "400", "--step-seconds", "0.2", "--hurry", str(folder / "hurry"))
+    return trainer(*flags, *more)
+
+
+def let_go(folder: Path) -> None:
+    (folder / "hurry").touch()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -84,14 +106,15 @@ def test_a_second_interrupt_kills_who_does_not_want_to_hear(tmp_path: Path) -> N
 
 
 def test_training_goes_on_when_the_watcher_is_killed(tmp_path: Path) -> None:
-    line = trainer("--train-iters", "60", "--step-seconds", "0.03")
-    with started(command(tmp_path, then=line), tmp_path) as running:
+    with started(command(tmp_path, then=held(tmp_path)), tmp_path) as running:
         running.starts()
         running.process.kill()
+        running.process.wait(PATIENCE)
+        let_go(tmp_path)
         until(lambda: running.attempt.get("exit"))
         assert running.attempt["exit"]["code"] == 0
-        log = (running.folder / "volume" / "trainer.log").read_text("utf-8")
-        assert "iteration       60/" in log
+        log = running.folder / "volume" / "trainer.log"
+        until(lambda: b"iteration      400/" in log.read_bytes())
 
 
 def kill_wrapper(running: Running) -> None:
@@ -105,9 +128,11 @@ def kill_wrapper(running: Running) -> None:
 def test_training_goes_on_when_the_wrapper_is_killed_and_its_end_is_seen(
     tmp_path: Path, code: int
 ) -> None:
-    flags = ("--train-iters", "60", "--step-seconds", "0.03", "--exit-code", str(code))
-    with started(command(tmp_path, then=trainer(*flags)), tmp_path) as running:
+    line = held(tmp_path, "--exit-code", str(code))
+    with started(command(tmp_path, then=line), tmp_path) as running:
         kill_wrapper(running)
+        running.says("mwatch-run is gone")
+        let_go(tmp_path)
         ended = running.ends()
     assert ended.code == code, ended.err.decode()
     assert any("mwatch-run is gone" in each["summary"] for each in ended.of("note"))
@@ -116,13 +141,20 @@ def test_training_goes_on_when_the_wrapper_is_killed_and_its_end_is_seen(
 def test_a_wrapper_that_is_killed_before_it_starts_the_command_is_started_again(
     tmp_path: Path,
 ) -> None:
-    """Held at its start by SIGSTOP: it has written nothing when it is killed."""
+    """Held while Python starts: it has written nothing when it is killed."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(HELD_AT_ITS_START)
+    given = environment()
+    given["PYTHONPATH"] = f"{site}{os.pathsep}{given['PYTHONPATH']}"
     line = trainer("--train-iters", "5")
-    with started(command(tmp_path, then=line), tmp_path) as running:
-        wrapper = until(lambda: [each for each in descendants(running.process.pid)])[0]
-        os.kill(wrapper, signal.SIGSTOP)
+    with started(command(tmp_path, then=line), tmp_path, given) as running:
+        until(lambda: (site / "held").read_text().endswith("\n"), ignoring=(FileNotFoundError,))
+        wrapper = int((site / "held").read_text())
+        assert wrapper in descendants(running.process.pid)
         assert running.attempt == {}
         os.kill(wrapper, signal.SIGKILL)
+        (site / "gate").touch()
         ended = running.ends()
     assert ended.code == 0, ended.err.decode()
     assert any("before it started the command" in each["summary"] for each in ended.of("note"))
@@ -140,10 +172,11 @@ def test_an_interrupt_ends_a_training_that_has_lost_its_wrapper(tmp_path: Path) 
 
 
 def test_acting_brings_back_what_dies_without_its_wrapper(tmp_path: Path) -> None:
-    flags = ("--train-iters", "60", "--step-seconds", "0.03", "--save", "ckpt", "--load", "ckpt")
-    with started(command(tmp_path, "--act", then=trainer(*flags)), tmp_path) as running:
+    line = held(tmp_path, "--save", "ckpt", "--load", "ckpt")
+    with started(command(tmp_path, "--act", then=line), tmp_path) as running:
         kill_wrapper(running)
         os.kill(running.attempt["pid"], signal.SIGKILL)
+        let_go(tmp_path)
         ended = running.ends()
     assert ended.code == 0, ended.err.decode()
     assert [each["attempt"] for each in ended.of("attempt")] == [1, 2]
@@ -157,7 +190,9 @@ def test_acting_gives_way_to_a_newer_attempt_and_does_not_come_back(tmp_path: Pa
         running.starts()
         file = tmp_path / "ckpt" / ".mwatch" / "timeline.json"
         until(file.exists)
-        file.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"attempt": 99}))
+        newer = file.with_name("newer")
+        newer.write_text(json.dumps(json.loads(file.read_text("utf-8")) | {"attempt": 99}))
+        newer.replace(file)  # at once, as a wrapper does it
         ended = running.ends()
         assert left_behind(tmp_path) == []
     assert ended.code == 203, ended.err.decode()
@@ -178,7 +213,7 @@ def test_acting_does_not_start_where_its_past_cannot_be_read(tmp_path: Path) -> 
 def test_a_watcher_that_was_stopped_does_not_blame_the_trainer(tmp_path: Path) -> None:
     """Ctrl-Z: after `fg` it looks at a silence that it has made itself."""
     line = trainer("--train-iters", "320", "--step-seconds", "0.03")
-    with started(command(tmp_path, "--act", then=line), tmp_path) as running:
+    with started(command(tmp_path, "--act", then=line, policy=HANGS), tmp_path) as running:
         running.starts()
         running.process.send_signal(signal.SIGSTOP)
         time.sleep(6.5)
@@ -231,16 +266,26 @@ def test_what_is_given_on_standard_input_and_other_files_reaches_the_command(
 
 
 def test_a_run_folder_that_is_deleted_is_reported_and_training_goes_on(tmp_path: Path) -> None:
-    line = trainer("--train-iters", "80", "--step-seconds", "0.03", "--then", "")
-    with started(command(tmp_path, then=line), tmp_path) as running:
+    with started(command(tmp_path, then=held(tmp_path)), tmp_path) as running:
         running.starts()
-        shutil.rmtree(running.folder)
-        running.folder.parent.joinpath("r").touch()  # nor can it be made again
+        until(lambda: is_replaced_by_a_file(running.folder, tmp_path))
+        let_go(tmp_path)
         code = running.process.wait(PATIENCE)
     assert code == 0
     said = running.said.read_text("utf-8")
     assert "Traceback" not in said
     assert "cannot write" in said
+
+
+def is_replaced_by_a_file(folder: Path, aside: Path) -> bool:
+    """Deleted, and it cannot be made again. Renamed first: nobody can put a file into it then."""
+    deleted = aside / f"deleted-{time.monotonic_ns()}"
+    with suppress(FileNotFoundError, NotADirectoryError):
+        folder.rename(deleted)
+    shutil.rmtree(deleted, ignore_errors=True)
+    with suppress(FileExistsError):  # somebody has made a folder meanwhile
+        folder.touch(exist_ok=False)
+    return folder.is_file()
 
 
 def run_on_a_full_disk(folder: Path, line: list[str]) -> subprocess.CompletedProcess[bytes]:
@@ -272,10 +317,11 @@ def test_acting_does_not_restart_what_has_finished_unnoticed(tmp_path: Path) -> 
 
 def test_acting_on_a_full_disk_ends_in_words_and_without_leftovers(tmp_path: Path) -> None:
     """The decision cannot be written: nothing must be started without it."""
-    line = command(tmp_path, "--act", then=trainer(*LONG, "--then", "kill"))
+    line = command(tmp_path, "--act", then=trainer(*LONG))
     with started(line, tmp_path) as running:
-        running.starts()
+        known = running.starts()
         (running.folder / "volume" / "decision.json").mkdir()
+        os.kill(known["pid"], signal.SIGKILL)
         until(lambda: b"cannot start yet" in running.said.read_bytes())
         assert len(running.attempt) and running.attempt["attempt"] == 1
         (running.folder / "volume" / "decision.json").rmdir()

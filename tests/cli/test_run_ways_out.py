@@ -16,6 +16,12 @@ from support.fakes.slack_server import SECRET, slack_server
 from support.runs import live_runs
 from support.waiting import until
 
+PATIENT = {
+    "mwatch.watch.metrics:_CLOSE_SECONDS": 60.0,
+    "mwatch.watch.metrics:_NOTIFY_CLOSE_SECONDS": 60.0,
+}
+"""At its end a run gives them a moment; here that is long enough on a busy machine."""
+
 
 @contextmanager
 def collector() -> Iterator[tuple[str, list[bytes]]]:
@@ -46,7 +52,7 @@ def test_a_crash_is_noted_for_tensorboard(tmp_path: Path) -> None:
     notes.mkdir()
     trainer = live_runs.trainer("--train-iters", "10", "--then", "raise", "--at", "5")
     line = live_runs.command(tmp_path, "--tensorboard-notes", str(notes), then=trainer)
-    done = live_runs.run(line, tmp_path)
+    done = live_runs.run(line, tmp_path, patches=PATIENT)
     assert done.code == 1
     (record,) = done.records
     written = b"".join(each.read_bytes() for each in notes.rglob("*tfevents*"))
@@ -57,7 +63,7 @@ def test_a_collector_gets_the_last_numbers(tmp_path: Path) -> None:
     trainer = live_runs.trainer("--train-iters", "10")
     with collector() as (endpoint, got):
         line = live_runs.command(tmp_path, "--otlp-endpoint", endpoint, then=trainer)
-        assert live_runs.run(line, tmp_path).code == 0
+        assert live_runs.run(line, tmp_path, patches=PATIENT).code == 0
     told = b"".join(got)
     assert b"megatron.training" in told
     assert b"mwatch" in told
@@ -79,7 +85,8 @@ def test_a_restart_is_announced_in_slacks_form_and_the_url_stays_secret(tmp_path
     then = ["bash", "-c", f'env >> {seen}; exec "$@"', "trainer", *trainer]
     with slack_server() as slack:
         line = live_runs.command(tmp_path, "--act", then=then)
-        done = live_runs.run(line, tmp_path, env=live_runs.environment(MWATCH_NOTIFY=slack.url))
+        env = live_runs.environment(MWATCH_NOTIFY=slack.url)
+        done = live_runs.run(line, tmp_path, env=env, patches=PATIENT)
     assert done.code == 0
     text = "\n".join(each.text for each in slack.all)
     stages = ["r: killed (attempt 1)", "r: restart from checkpoint 8 after killed (attempt 1)"]
@@ -96,7 +103,7 @@ def test_a_restart_is_announced_in_slacks_form_and_the_url_stays_secret(tmp_path
 def test_a_service_that_never_answers_does_not_delay_the_run_or_its_end(tmp_path: Path) -> None:
     trainer = live_runs.trainer("--train-iters", "9999", "--then", "kill", "--state", "once")
     with slack_server(answers=False) as dead:
-        options = ["--act", "--grace", "1", "--notify", dead.url]
+        options = ["--act", "--grace", "1", "--notify", dead.url_without_limit]
         line = live_runs.command(tmp_path, *options, then=trainer)
         with live_runs.started(line, tmp_path) as running:
             dead.wait(1)
@@ -104,7 +111,8 @@ def test_a_service_that_never_answers_does_not_delay_the_run_or_its_end(tmp_path
             began = time.monotonic()
             running.process.send_signal(signal.SIGINT)
             done = running.ends()
-    assert done.code == 130 and time.monotonic() - began < 20
+            took = time.monotonic() - began
+    assert done.code == 130 and took < 20
     assert SECRET.encode() not in done.err
 
 

@@ -15,8 +15,9 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fcntl import ioctl
@@ -113,55 +114,68 @@ def drive(
     asyncio.run(session())
 
 
-async def until_shown(pilot: Pilot[None], *texts: str) -> str:
+async def until_screen(pilot: Pilot[None], is_so: Callable[[str], bool], what: object) -> str:
+    """The first screen that is so: its parts need not be drawn in the same moment."""
     end = time.monotonic() + PATIENCE
-    while not all(text in shown(pilot) for text in texts):
-        assert time.monotonic() < end, f"{texts} not in\n{shown(pilot)}"
+    while not is_so(screen := shown(pilot)):
+        assert time.monotonic() < end, f"not {what}:\n{screen}"
         await pilot.pause(0.02)
-    return shown(pilot)
+    return screen
 
 
-def order_of(screen: str, *names: str) -> list[str]:
-    return sorted(names, key=screen.index)
+async def until_shown(
+    pilot: Pilot[None], *texts: str, order: Sequence[str] = (), without: str = ""
+) -> str:
+    """With these texts, those in `order` one after the other."""
+
+    def is_so(screen: str) -> bool:
+        places = [screen.find(text) for text in order]
+        is_in_order = -1 not in places and places == sorted(places)
+        is_without = not without or without not in screen
+        return is_in_order and is_without and all(text in screen for text in texts)
+
+    return await until_screen(pilot, is_so, (texts, order, without))
+
+
+async def until_ended(pilot: Pilot[None]) -> None:
+    end = time.monotonic() + PATIENCE
+    while pilot.app.is_running:
+        assert time.monotonic() < end, "it does not end"
+        await asyncio.sleep(0.02)
 
 
 def test_jobs_are_sorted_filtered_opened_and_closed_by_keys(runs: Path) -> None:
     async def use(pilot: Pilot[None]) -> None:
-        first = await until_shown(pilot, "3 jobs, 2 with problems", "alpha")
-        assert order_of(first, "alpha", "pretrain_gpt", "[u]odd") == [
-            "[u]odd",
-            "pretrain_gpt",
-            "alpha",
-        ]
+        worst_first = ["[u]odd", "pretrain_gpt", "alpha"]
+        await until_shown(pilot, "3 jobs, 2 with problems", order=worst_first)
         await pilot.press("s")
-        by_name = await until_shown(pilot, "sorted by name")
-        assert order_of(by_name, "alpha", "pretrain_gpt") == ["alpha", "pretrain_gpt"]
+        await until_shown(pilot, "sorted by name", order=["alpha", "pretrain_gpt"])
         await pilot.press("S")
-        turned = await until_shown(pilot, "sorted by name, reversed")
-        assert order_of(turned, "alpha", "pretrain_gpt") == ["pretrain_gpt", "alpha"]
+        turned = ["pretrain_gpt", "alpha"]
+        await until_shown(pilot, "sorted by name, reversed", order=turned)
         await pilot.press("slash", *map(KEYS, "hang pretrainq"))
-        await until_shown(pilot, "only with: hang pretrainq")
-        assert "alpha" not in shown(pilot), "q is text while the filter is typed"
+        # q is text while the filter is typed
+        await until_shown(pilot, "only with: hang pretrainq", without="alpha")
         await pilot.press("backspace", "enter")
-        assert "[u]odd" not in await until_shown(pilot, "only with: hang pretrain ")
+        await until_shown(pilot, "only with: hang pretrain ", "pretrain_gpt", without="[u]odd")
         await pilot.press("enter")
         await until_shown(pilot, "HANG since iteration 5", f"node {NODE}", "in step")
         await pilot.press("2")
-        ranks = await until_shown(pilot, "LAST RECORD", "culprit", "collective")
-        assert ranks.index("culprit") < ranks.index("\n 2 "), "the culprit comes first"
+        culprit_first = ["culprit", "\n 2 "]
+        await until_shown(pilot, "LAST RECORD", "collective", order=culprit_first)
         await pilot.press("3")
         await until_shown(pilot, "rank 3 never joined")
         await pilot.press("4")
         await until_shown(pilot, "IN THE FOLDER", "it loads")
         await pilot.press("5")
-        log = await until_shown(pilot, "end of trainer.log", "lm loss: 2.5E+00")
-        assert r"last \x1b]0;title\x07[bold red]x[/] [link=a]" in log
+        last = r"last \x1b]0;title\x07[bold red]x[/] [link=a]"
+        await until_shown(pilot, "end of trainer.log", "lm loss: 2.5E+00", last)
         await pilot.press("escape")
         await until_shown(pilot, "only with: hang pretrain ")
         await pilot.press("escape")
         await until_shown(pilot, "alpha", "[u]odd[u]")
         await pilot.press("q")
-        assert not pilot.app.is_running
+        await until_ended(pilot)
 
     drive([LocalRuns(runs)], use)
 
@@ -169,7 +183,7 @@ def test_jobs_are_sorted_filtered_opened_and_closed_by_keys(runs: Path) -> None:
 @pytest.mark.parametrize("columns", [80, 100, 200])
 def test_the_culprit_is_whole_at_80_columns(runs: Path, columns: int) -> None:
     async def use(pilot: Pilot[None]) -> None:
-        screen = await until_shown(pilot, "3 jobs")
+        screen = await until_shown(pilot, "3 jobs", "pretra")
         (row,) = (line for line in screen.splitlines() if "pretra" in line)
         assert f"rank 3, node {NODE} " in row and "hang" in row
         assert ("no progress" in row) == (columns == 200), "the summary is cut first"
@@ -193,22 +207,51 @@ def silent_server() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_cluster_that_does_not_answer_is_in_the_header_and_holds_up_no_key(runs: Path) -> None:
+class Hangs(ClusterJobs):
+    """The first call ends when it may; the second one does not even end after its time."""
+
+    is_first = True
+
+    def __init__(self, access: Access) -> None:
+        super().__init__(access, "training")
+        self.may_fail, self.begun, self.over = (threading.Event() for _ in range(3))
+
+    def read(self) -> Any:
+        if self.is_first:
+            self.is_first = False
+            self.may_fail.wait(3 * PATIENCE)
+            return super().read()
+        self.begun.set()
+        return self.over.wait(3 * PATIENCE)
+
+
+def test_a_cluster_that_does_not_answer_is_in_the_header_and_holds_up_no_key(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mwatch.cli.render.top_screen._LATE_SECONDS", 3 * PATIENCE)
+
     async def use(pilot: Pilot[None]) -> None:
         await until_shown(pilot, "namespace training: reading")
         await until_shown(pilot, "alpha")
         await pilot.press("s")
         await until_shown(pilot, "sorted by name")
+        hangs.may_fail.set()
         problem = await until_shown(pilot, "does not answer")
         assert "alpha" in problem, "the runs stay"
+        await until_screen(pilot, lambda _: hangs.begun.is_set(), "asked again")
         began = time.monotonic()
         await pilot.press("q")
-        assert time.monotonic() - began < 2.0
+        await until_ended(pilot)
+        assert time.monotonic() - began < PATIENCE, "a third of the time that the call takes"
 
     with silent_server() as port:
         link = Connection(f"http://127.0.0.1:{port}", urllib3.PoolManager(), lambda: None, "x")
-        access = Access(link, limits=CallLimits(call_seconds=4.0, tries=1))
-        drive([ClusterJobs(access, "training"), LocalRuns(runs)], use, 160)
+        hangs = Hangs(Access(link, limits=CallLimits(call_seconds=4.0, tries=1)))
+        try:
+            drive([hangs, LocalRuns(runs)], use, 160)
+        finally:
+            hangs.may_fail.set()
+            hangs.over.set()
 
 
 def test_the_last_list_stays_with_its_age_when_a_source_fails(tmp_path: Path) -> None:
@@ -228,11 +271,10 @@ def test_the_last_list_stays_with_its_age_when_a_source_fails(tmp_path: Path) ->
         await until_shown(pilot, "alpha")
         source.is_broken = True
         await pilot.press("r")
-        assert "alpha" in await until_shown(pilot, "s ago", "TypeError: an answer of another shape")
+        await until_shown(pilot, "alpha", "s ago", "TypeError: an answer of another shape")
         source.is_broken = False
         await pilot.press("r")
-        while "TypeError" in shown(pilot):
-            await pilot.pause(0.02)
+        await until_shown(pilot, "alpha", without="TypeError")
 
     drive([source], use)
 

@@ -43,7 +43,7 @@ def access() -> Iterator[Access]:
     with fake_api(Reply(200, policy)) as api:
         pool = urllib3.PoolManager()
         connection = Connection(api.address, pool, lambda: None, "ns")
-        yield Access(connection, limits=CallLimits(call_seconds=5.0, tries=1))
+        yield Access(connection, limits=CallLimits(call_seconds=60.0, tries=1))
         pool.clear()
 
 
@@ -55,7 +55,7 @@ def made(access: Access, job: KubeJob, **more: Any) -> tuple[Controller, FakeFle
     return controller, fleet
 
 
-def met(controller: Controller, seconds: float = 1.0) -> JobMonitor | None:
+def met(controller: Controller, seconds: float = 60.0) -> JobMonitor | None:
     until = time.monotonic() + seconds
     while not controller.jobs and time.monotonic() < until:
         controller.turn()

@@ -174,8 +174,13 @@ def test_a_write_that_fails_is_repeated_with_the_next() -> None:
 
     pass_time(SAVE_SECONDS + 5)
     cluster.fails = None
-    pass_time(SAVE_SECONDS)
-    until(lambda: PATH in cluster.cluster.objects)
+
+    def is_saved() -> bool:
+        """Time goes on: the thread that writes may not be back from the failure yet."""
+        pass_time(SAVE_SECONDS)
+        return PATH in cluster.cluster.objects
+
+    until(is_saved)
     leader.close()
 
 

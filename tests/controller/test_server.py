@@ -63,7 +63,7 @@ def served(fleet: Fleet) -> Iterator[tuple[int, Hands]]:
 
 def get(port: int, path: str, **headers: str) -> bytes:
     request = Request(f"http://127.0.0.1:{port}{path}", headers=headers)
-    with urlopen(request, timeout=5) as answer:
+    with urlopen(request, timeout=60) as answer:
         body: bytes = answer.read()
         return body
 

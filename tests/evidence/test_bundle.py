@@ -172,12 +172,12 @@ def test_a_wrapper_that_never_answers_costs_the_time_limit_and_no_more(volume: P
     gate = threading.Event()
 
     def hang(request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
-        gate.wait(30.0)
+        gate.wait(120.0)
         return {"ok": True}
 
     began = time.monotonic()
     bundle = save(volume, hang, seconds=0.3)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert "the rest" in missing(bundle)
     gate.set()
 

@@ -33,7 +33,7 @@ def test_what_the_caller_sees_is_saved_too_and_made_while_the_ranks_write(volume
 
     class Slow(Wrapper):
         def __call__(self, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
-            assert began.wait(5)
+            assert began.wait(60)
             return super().__call__(request, seconds)
 
     bundle = save(volume, Slow(volume), extra=extra)
@@ -47,9 +47,9 @@ def test_an_extra_part_that_hangs_or_breaks_costs_only_itself(volume: Path) -> N
 
     def hangs() -> Iterator[Content]:
         yield Content("first.txt", b"x")
-        gate.wait(20)
+        gate.wait(120)
 
-    bundle = save(volume, extra=hangs, seconds=1.0)
+    bundle = save(volume, extra=hangs, seconds=4.0)
     gate.set()
     assert missing(bundle) == {
         "a part of the state of mwatch": "it was not ready in time"
@@ -93,7 +93,7 @@ def test_it_is_brought_off_the_pod_and_the_manifest_says_where(volume: Path) -> 
 
 def test_what_takes_too_long_to_collect_leaves_time_to_bring_it_away(volume: Path) -> None:
     def slow() -> Iterator[Content]:
-        gate.wait(10)
+        gate.wait(120)
         yield Content("late.txt", b"")
 
     gate = threading.Event()
@@ -103,23 +103,23 @@ def test_what_takes_too_long_to_collect_leaves_time_to_bring_it_away(volume: Pat
         kept.append(seconds)
         return OffloadResult("/durable/x")
 
-    bundle = save(volume, extra=slow, keep=keep, seconds=2.0, keep_seconds=1.5)
+    bundle = save(volume, extra=slow, keep=keep, seconds=22.0, keep_seconds=20.0)
     gate.set()
-    assert kept[0] > 0.9
+    assert kept[0] > 10.0
     assert bundle.stored is not None
-    assert bundle.seconds < 8
+    assert bundle.seconds < 60
 
 
 def test_a_way_off_the_pod_that_hangs_costs_the_time_limit_and_no_more(volume: Path) -> None:
     gate = threading.Event()
 
     def keep(folder: Path, id: str, seconds: float) -> OffloadResult:
-        gate.wait(20)
+        gate.wait(120)
         return OffloadResult(None, "late")
 
-    bundle = save(volume, keep=keep, seconds=1.0, keep_seconds=0.5)
+    bundle = save(volume, keep=keep, seconds=6.0, keep_seconds=2.0)
     gate.set()
-    assert bundle.seconds < 10
+    assert bundle.seconds < 60
     assert bundle.stored is None
     assert list(missing(bundle)) == ["a copy off the pod"]
     assert (bundle.folder / MANIFEST).exists()

@@ -59,7 +59,7 @@ def step_loading_with_a_worker():
     return next(iter(DataLoader(Slow(), num_workers=1)))
 
 def step_holding_the_gil():
-    ctypes.PyDLL(None).usleep(8_000_000)
+    ctypes.PyDLL(None).usleep(60_000_000)
 
 def train():
     global gone_on
@@ -84,7 +84,7 @@ class Pair:
         self._steps = 0
         self._dumps = Dumps(str(folder), Tree(tuple))
 
-    def dump(self, seconds: float = 10.0) -> list[str]:
+    def dump(self, seconds: float = 30.0) -> list[str]:
         name = f"step-{self._steps}"
         self._dumps.take(name, seconds)
         self.stacks = read_stacks(str(self._folder), name)

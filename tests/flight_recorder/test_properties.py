@@ -141,17 +141,17 @@ def test_values_of_any_kind_are_read_or_refused(document: dict[str, object]) -> 
 
 def test_a_pickle_that_grows_without_end_is_refused_in_time() -> None:
     bomb = b"\x80\x02]q\x00" + b"h\x00h\x00\x86q\x00" * 200_000 + b"."
-    began = time.monotonic()
+    began = time.thread_time()
     with suppress(UnreadablePickle):
         read_dump(bomb, 0)
-    assert time.monotonic() - began < 20
+    assert time.thread_time() - began < 20
 
 
 def test_a_wide_job_is_compared_within_a_moment() -> None:
     """256 ranks here; the benchmark has 2,048 with 2,000 records each."""
     flight = Flight(layout(tp=8, pp=1, dp=32), stops={77: 20}).play(steps(6))
     whole = dumps(flight)
-    began = time.monotonic()
+    began = time.thread_time()
     found = analyse(whole)
-    assert time.monotonic() - began < 20
+    assert time.thread_time() - began < 20
     assert [(each.rank, each.waiting) for each in found.blamed] == [(77, 255)]

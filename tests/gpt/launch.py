@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = [
     *("--num-layers", "1", "--hidden-size", "32", "--num-attention-heads", "2"),
     *("--seq-length", "32", "--micro-batch-size", "2", "--log-interval", "1", "--eval-iters", "1"),
-    *("--distributed-timeout-seconds", "20"),
+    *("--distributed-timeout-seconds", "60"),
 ]
 _LINE = re.compile(r" iteration +(\d+)/ *\d+ \|.*")
 
@@ -97,7 +97,7 @@ class Job:
         found = _LINE.finditer(self.log(len(self._logs) - 1))
         return {int(match[1]): match[0] for match in found}
 
-    def wait(self, seconds: float = 50.0, ranks: Sequence[int] | None = None) -> list[int | None]:
+    def wait(self, seconds: float = 120.0, ranks: Sequence[int] | None = None) -> list[int | None]:
         """Exit codes, negative for a signal; None for a rank that is still there."""
         end = time.monotonic() + seconds
         for rank in range(len(self.pids)) if ranks is None else ranks:
@@ -106,7 +106,7 @@ class Job:
                 self.codes[rank] = self._nursery.wait(self.pids[rank], left)
         return self.codes
 
-    def until(self, text: str, rank: int, seconds: float = 50.0) -> None:
+    def until(self, text: str, rank: int, seconds: float = 120.0) -> None:
         """Returns as soon as a rank has printed `text`; fails where it does not."""
         end = time.monotonic() + seconds
         while text not in self.log(rank):
@@ -118,7 +118,7 @@ class Job:
             if self.codes[rank] is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        self.wait(5.0)
+        self.wait(60.0)
 
 
 def field(line: str, name: str) -> str | None:

@@ -124,10 +124,25 @@ def test_after_a_bad_line_it_goes_on_without_it_when_asked_to(tmp_path: Path) ->
     assert (told.state.documents, told.state.left_out) == (299, 1)
 
 
+HELD = """
+import os, sys, time
+from mwatch_gpt.data import conversion, tool
+gate, whole = sys.argv.pop(1), conversion.blocks
+def held(paths, start):
+    for number, block in enumerate(whole(paths, start, 5000)):
+        while number == 20 and not os.path.exists(gate): time.sleep(0.01)
+        yield block
+conversion.blocks = held
+sys.exit(tool.main())
+"""
+
+
 def start(source: Path, prefix: Path) -> subprocess.Popen[bytes]:
+    """It reads the twentieth block only when there is a file `gate` beside its input."""
     argv = ["--input", str(source), "--output-prefix", str(prefix), "--workers", "2"]
+    gate = source.with_name("gate")
     return subprocess.Popen(
-        [sys.executable, "-m", "mwatch_gpt.data", *argv, "--save-seconds", "0"],
+        [sys.executable, "-c", HELD, str(gate), *argv, "--save-seconds", "0"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "trainer")},
         stderr=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -147,12 +162,13 @@ def children(pid: int) -> list[int]:
 
 def test_a_killed_process_leaves_no_workers_and_nothing_that_looks_whole(tmp_path: Path) -> None:
     """Real processes: starting the three takes a second or two."""
-    source = json_lines(tmp_path / "a.jsonl", many(120_000))
+    source = json_lines(tmp_path / "a.jsonl", many(6000))
     process = start(source, tmp_path / "o")
     until(state_path(f"{tmp_path}/o_text_document").exists)
     workers = children(process.pid)
     process.send_signal(signal.SIGKILL)
     process.wait()
+    (tmp_path / "gate").touch()
     assert len(workers) >= 2
     until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers))
     assert not (tmp_path / "o_text_document.idx").exists()
@@ -164,12 +180,13 @@ def test_a_killed_process_leaves_no_workers_and_nothing_that_looks_whole(tmp_pat
 
 def test_a_killed_worker_is_the_machines_doing_and_not_the_inputs(tmp_path: Path) -> None:
     """Real processes, as above."""
-    source = json_lines(tmp_path / "a.jsonl", many(60_000))
+    source = json_lines(tmp_path / "a.jsonl", many(6000))
     process = start(source, tmp_path / "o")
     until(state_path(f"{tmp_path}/o_text_document").exists)
     lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(process.pid)}
     worker = next(pid for pid, line in lines.items() if b"spawn_main" in line)
     os.kill(worker, signal.SIGKILL)
+    (tmp_path / "gate").touch()
     assert process.wait(PATIENCE) == 3
     assert not (tmp_path / "o_text_document.idx").exists()
 

@@ -17,7 +17,8 @@ from mwatch_trainer.checkpoint.files import CheckpointState
 from mwatch_trainer.checkpoint.listing import verify
 
 Train = Callable[..., Job]
-SHORT = "--distributed-timeout-seconds 4"
+SHORT = "--distributed-timeout-seconds 8"
+"""No step of a rank that is well takes so long, on a busy machine either."""
 
 
 def state_of(pid: int) -> str:
@@ -25,7 +26,7 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def poll(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
+def poll(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -45,8 +46,8 @@ def test_a_rank_that_waits_leaves_the_other_in_its_collective(train: Train, kind
     step = 1 if kind == "hang-first-step" else 3
     job = train(f"--train-iters 5 --fault {kind}@{step} {SHORT}")
     job.until(f"fault {kind}@{step} on rank 1", 1)
-    assert job.wait(20, [0]) == [1, None]
-    assert "Timed out waiting 4000ms" in job.log(0)
+    assert job.wait(ranks=[0]) == [1, None]
+    assert "Timed out waiting 8000ms" in job.log(0)
     assert max(job.lines, default=0) == step - 1
     assert state_of(job.pids[1]) == "S"
 
@@ -67,7 +68,7 @@ def test_sigstop_stops_the_rank_and_it_can_be_continued(train: Train) -> None:
 
 
 def test_a_held_gil_stops_every_thread_of_the_rank(train: Train) -> None:
-    job = train("--train-iters 5 --exit-signal-handler --fault gil@3:seconds=2")
+    job = train("--train-iters 5 --exit-signal-handler --fault gil@3:seconds=8")
     job.until("fault gil@3 on rank 1", 1)
     os.kill(job.pids[1], signal.SIGTERM)
     # A handler written in Python needs the GIL: nothing may answer before it is given back.
@@ -79,7 +80,7 @@ def test_a_held_gil_stops_every_thread_of_the_rank(train: Train) -> None:
 
 def test_a_wait_in_a_save_leaves_a_checkpoint_without_its_end(train: Train, tmp_path: Path) -> None:
     job = train(f"--train-iters 5 --save-interval 2 --fault hang-save@3 {SHORT}")
-    assert job.wait(20, [0]) == [1, None]
+    assert job.wait(ranks=[0]) == [1, None]
     assert "fault hang-save@3 on rank 1" in job.log(1)
     assert "saving checkpoint at iteration       4 to " in job.log(0)
     assert "saved checkpoint from iteration       4" not in job.log(0)
@@ -91,7 +92,7 @@ def test_a_wait_in_a_save_leaves_a_checkpoint_without_its_end(train: Train, tmp_
 
 def test_a_wait_in_an_evaluation_comes_after_the_line_and_before_the_result(train: Train) -> None:
     job = train(f"--train-iters 5 --eval-interval 2 --fault hang-eval@3 {SHORT}")
-    assert job.wait(20, [0]) == [1, None]
+    assert job.wait(ranks=[0]) == [1, None]
     assert max(job.lines) == 4
     assert "validation loss at iteration 2" in job.log(1)
     assert "validation loss at iteration 4" not in job.log(1)
@@ -147,13 +148,13 @@ def test_the_loss_scale_collapses_for_real_and_not_after_a_restart(train: Train)
 
 
 def test_a_slow_rank_makes_every_step_slow_until_a_restart(train: Train) -> None:
-    job = train("--train-iters 6 --fault slow@4:seconds=0.4")
+    job = train("--train-iters 22 --fault slow@20:seconds=0.8")
     assert job.wait() == [0, 0]
     times = [
         float(field(job.lines[number], "elapsed time per iteration (ms)") or 0)
-        for number in range(2, 7)
+        for number in range(2, 23)
     ]
-    assert min(times[2:]) >= 400 > min(times[:2])
+    assert min(times[18:]) >= 800 > min(times[:18])
 
 
 def test_memory_runs_out_in_torchs_own_words(train: Train) -> None:

@@ -26,7 +26,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProc
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=170,
         cwd=folder,
     )
 
@@ -42,7 +42,7 @@ def test_torchrun_shows_which_rank_was_killed(
 def test_without_a_launcher_it_is_alone_and_needs_no_port(nursery: Nursery, tmp_path: Path) -> None:
     log = tmp_path / "alone.log"
     pid = nursery.start("train", [*TINY, "--train-iters", "2"], {}, log)
-    assert nursery.wait(pid, 20) == 0
+    assert nursery.wait(pid, 120) == 0
     assert "using world size: 1, " in log.read_text()
     assert "iteration        2/       2 |" in log.read_text()
 

@@ -33,7 +33,7 @@ _SAMPLING = frozenset(
     }
 )  # fmt: skip
 """Settings about what mwatch itself can see, in a time that no factor changes."""
-_LONGEST = 240.0
+_LONGEST = 500.0
 """Only a broken run takes so long."""
 
 

@@ -35,7 +35,7 @@ def outcomes(
         }
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("run", table(), ids=lambda run: run.name)
 def test_it_is_left_alone(run: HealthyRun, outcomes: dict[str, Future[Outcome]]) -> None:
     outcome = outcomes[run.name].result()

@@ -45,7 +45,7 @@ class FakeApi:
 
 def proxied(port: int, prefix: str, path: str) -> Reply:
     """As the API server passes a page on: its own path is put before the links of HTML."""
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
         try:
             connection.request("GET", path)
             answer = connection.getresponse()
@@ -106,4 +106,4 @@ def fake_api(
     finally:
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(60)

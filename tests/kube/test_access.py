@@ -100,12 +100,12 @@ def test_an_answer_that_drips_is_given_up_in_time() -> None:
         thread.start()
         began = time.monotonic()
         with pytest.raises(Unavailable, match="does not end in time"):
-            at(f"http://127.0.0.1:{server.getsockname()[1]}", call_seconds=0.2, tries=1).get(
+            at(f"http://127.0.0.1:{server.getsockname()[1]}", call_seconds=3.0, tries=1).get(
                 PODS, "ns", "x"
             )
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         is_over.set()
-        thread.join(5.0)
+        thread.join(60.0)
 
 
 @pytest.mark.parametrize(

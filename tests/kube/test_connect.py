@@ -87,7 +87,7 @@ def test_a_program_for_credentials_gives_a_token(tmp_path: Path) -> None:
 
 
 def test_a_program_for_credentials_that_hangs_is_given_up(tmp_path: Path) -> None:
-    user = plugin(tmp_path, "exec sleep 3")
+    user = plugin(tmp_path, "exec sleep 30")
     with pytest.raises(NoCredentials, match="no answer within"):
         connect(written(tmp_path, user), environ={}, config_seconds=0.3)
 

@@ -32,7 +32,7 @@ def follow(api: FakeApi, is_done: Callable[[Mirror[str]], object]) -> Mirror[str
     thread.start()
     until(lambda: is_done(mirror))
     stop.set()
-    thread.join(5)
+    thread.join(60)
     pool.clear()
     return mirror
 

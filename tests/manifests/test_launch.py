@@ -79,6 +79,7 @@ def test_the_shell_becomes_the_wrapper_and_sigterm_reaches_the_trainer(
     ) as process:
         try:
             until(lambda: b"ready" in log(volume))
+            until((volume / "attempt.json").exists)  # the command may be quicker than the file
             assert attempt(volume)["wrapper_pid"] == process.pid  # exec: it is process 1 in a pod
             kill(process.pid, signal.SIGTERM)
             assert process.wait(LIMIT_SECONDS) == 0

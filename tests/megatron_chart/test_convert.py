@@ -82,9 +82,9 @@ def test_a_conversion_that_is_not_whole_fails_and_is_made_again(
 
 
 def test_a_conversion_that_is_asked_to_end_ends_at_once(conversion: Conversion) -> None:
-    with conversion.start("#!/bin/sh\necho begun\nexec sleep 60\n") as process:
+    with conversion.start("#!/bin/sh\necho begun\nexec sleep 600\n") as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         process.terminate()
-        assert process.wait(10) == 143
+        assert process.wait(60) == 143
     assert not conversion.target.exists()

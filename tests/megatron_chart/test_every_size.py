@@ -23,7 +23,7 @@ from support.repository.chart_renders import (
 )
 from support.runs.megatron_runs import LEAST_GPUS, NAMESPACES, OPTIONS, PLATFORMS, words_for
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(180)
 EFA = {"eks": 4, "hyperpod": 32}
 
 

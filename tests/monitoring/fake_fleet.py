@@ -59,7 +59,7 @@ def fake_fleet() -> Iterator[str]:
             yield process.stdout.readline().strip()
         finally:
             process.stdin.close()
-            process.wait(20)
+            process.wait(60)
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ def receiving() -> Iterator[Receiver]:
     receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = 10
+        timeout = 60
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))

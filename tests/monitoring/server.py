@@ -25,9 +25,9 @@ from urllib.request import urlopen
 from support.free_ports import free_port
 
 TRIES = 5
-READY_SECONDS = 30.0
-STOP_SECONDS = 10.0
-ANSWER_SECONDS = 10.0
+READY_SECONDS = 90.0
+STOP_SECONDS = 20.0
+ANSWER_SECONDS = 60.0
 
 _WITH_US = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 """Ended with us even where we are killed."""

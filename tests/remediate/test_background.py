@@ -25,7 +25,7 @@ def turned(jobs: BackgroundJobs, now: float, name: str) -> None:
     jobs.turn(now)
     job = jobs._jobs[name]
     assert job.future is not None
-    job.future.exception(5)
+    job.future.exception(60)
     jobs.turn(now)
 
 

@@ -16,6 +16,8 @@ import pytest
 from mwatch.remediate.pod_client import NoAnswer, PodAddress, ask_all, download, get
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
+LONG = 60.0
+"""Seconds for a pod that does answer, on a machine that may be busy."""
 
 
 class Pod(ThreadingHTTPServer):
@@ -54,7 +56,7 @@ def pod() -> Iterator[Pod]:
         yield server
         server.ends.set()
         server.shutdown()
-        thread.join(10)
+        thread.join(60)
 
 
 def sends(body: bytes, status: int = 200, **headers: str) -> Answer:
@@ -76,13 +78,13 @@ def test_an_answer_is_read_with_its_status(pod: Pod) -> None:
     assert replies == {"gpt-0": (202, {"id": "x"})}
     assert pod.tokens == ["Bearer t"]
     pod.answer = sends(b"[", 500)
-    reply = get(pod.address, "/", "t", 2.0)
+    reply = get(pod.address, "/", "t", LONG)
     assert reply.status == 500 and reply.error == "status 500"
 
 
 def test_a_redirect_is_not_followed(pod: Pod) -> None:
     pod.answer = sends(b"", 302, Location="http://127.0.0.1:1/")
-    assert get(pod.address, "/", "t", 2.0).status == 302
+    assert get(pod.address, "/", "t", LONG).status == 302
     assert len(pod.tokens) == 1
 
 
@@ -98,13 +100,13 @@ def test_a_pod_that_does_not_listen_and_an_answer_that_does_not_end_are_reported
     pod.answer = drips
     began = time.monotonic()
     with pytest.raises(NoAnswer, match="does not end"):
-        get(pod.address, "/", "t", 0.5)
-    assert time.monotonic() - began < 10
+        get(pod.address, "/", "t", 3.0)
+    assert time.monotonic() - began < LONG
     with pytest.raises(NoAnswer, match="Connection refused"):
-        get(pod.address._replace(port=1), "/", "t", 0.5)
+        get(pod.address._replace(port=1), "/", "t", LONG)
 
     def hangs(request: BaseHTTPRequestHandler) -> None:
-        pod.ends.wait(1.0)
+        pod.ends.wait(LONG)
 
     pod.answer = hangs
     with pytest.raises(NoAnswer, match=r"no answer within 0\.2 s"):
@@ -114,16 +116,16 @@ def test_a_pod_that_does_not_listen_and_an_answer_that_does_not_end_are_reported
 def test_a_bundle_is_there_whole_or_not_at_all(pod: Pod, tmp_path: Path) -> None:
     target = tmp_path / "gpt-0.tgz"
     pod.answer = sends(b"x" * 1000)
-    assert download(pod.address, "/b.tgz", "t", target, seconds=2.0, max_bytes=1000) is None
+    assert download(pod.address, "/b.tgz", "t", target, seconds=LONG, max_bytes=1000) is None
     assert target.read_bytes() == b"x" * 1000
     target.unlink()
     with pytest.raises(NoAnswer, match="larger than 999"):
-        download(pod.address, "/b.tgz", "t", target, seconds=2.0, max_bytes=999)
+        download(pod.address, "/b.tgz", "t", target, seconds=LONG, max_bytes=999)
     pod.answer = sends(b"x" * 10, Content_Length="20")
     with pytest.raises(NoAnswer):
-        download(pod.address, "/b.tgz", "t", target, seconds=2.0, max_bytes=999)
+        download(pod.address, "/b.tgz", "t", target, seconds=LONG, max_bytes=999)
     pod.answer = sends(b'{"error": "not yet"}', 404)
-    reply = download(pod.address, "/b.tgz", "t", target, seconds=2.0, max_bytes=999)
+    reply = download(pod.address, "/b.tgz", "t", target, seconds=LONG, max_bytes=999)
     assert reply is not None and (reply.status, reply.error) == (404, "not yet")
     assert list(tmp_path.iterdir()) == []
 

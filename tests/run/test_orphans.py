@@ -38,7 +38,7 @@ def process(volume: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         yield found
     finally:
         orphans.kill(volume)
-        found.wait(20)
+        found.wait(60)
         if found.stdout is not None:
             found.stdout.close()
 
@@ -46,7 +46,7 @@ def process(volume: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
 def gone(code: int, volume: Path) -> WrapperProcess:
     """A wrapper that has ended like this."""
     ended = subprocess.Popen([sys.executable, "-c", f"import os; os._exit({code})"])
-    ended.wait(20)
+    ended.wait(60)
     return WrapperProcess(ended, volume)
 
 
@@ -85,7 +85,7 @@ def test_the_end_of_one_that_is_not_ours_is_not_known(tmp_path: Path) -> None:
     with process(tmp_path, *line) as shell:
         assert shell.stdout is not None
         orphan = Orphan(int(shell.stdout.readline()), tmp_path)
-        shell.wait(20)
+        shell.wait(60)
         until(
             lambda: orphan.pid in orphans.pids_of(tmp_path)
         )  # it may just be turning into `sleep`

@@ -12,6 +12,7 @@ import threading
 from mwatch.run.process import OutputBuffer
 from support.waiting import until
 
+SECONDS = 60
 FLOOD = """
 import sys
 for _ in range(64):
@@ -26,6 +27,7 @@ def test_all_of_it_comes_in_its_order() -> None:
     os.write(writing, b"one\n")
     os.write(writing, b"\xff\x00two")
     os.close(writing)
+    printed._thread.join(SECONDS)  # `rest` itself does not wait for long
     assert printed.rest() == b"one\n\xff\x00two"
     assert printed.take() == b""
 
@@ -34,7 +36,8 @@ def test_a_flood_is_never_held_up_and_loses_its_middle_only() -> None:
     process = subprocess.Popen([sys.executable, "-c", FLOOD], stdout=subprocess.PIPE)
     assert process.stdout is not None
     printed = OutputBuffer(process.stdout)
-    assert process.wait(20) == 0, "nobody took it, and the trainer waited"
+    assert process.wait(SECONDS) == 0, "nobody took it, and the trainer waited"
+    printed._thread.join(SECONDS)
     shown = printed.rest()
     gap, _, rest = shown.partition(b"\n")
     assert gap.startswith(b"... ") and gap.endswith(b"they are in the log ...")
@@ -46,11 +49,11 @@ def test_a_flood_is_never_held_up_and_loses_its_middle_only() -> None:
 
 def test_its_thread_and_its_file_end_with_the_output() -> None:
     reading, writing = os.pipe()
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     stream = os.fdopen(reading, "rb")
     printed = OutputBuffer(stream)
     os.close(writing)
-    until(lambda: threading.active_count() == before)
+    until(lambda: {*threading.enumerate()} <= before)
     assert stream.closed
     assert printed.rest() == b""
 
@@ -59,5 +62,6 @@ def test_an_output_that_stays_open_is_not_waited_for_long() -> None:
     reading, writing = os.pipe()
     printed = OutputBuffer(os.fdopen(reading, "rb"))
     os.write(writing, b"last words")
+    until(lambda: printed._held == len(b"last words"))
     assert printed.rest() == b"last words"
     os.close(writing)

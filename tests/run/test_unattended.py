@@ -17,6 +17,7 @@ from mwatch.run.ui import StoredRun
 from mwatch.run.unattended import end, find, find_just_started, unattended_runs
 from support.runs.live_runs import (
     MWATCH,
+    PATIENCE,
     Running,
     command,
     environment,
@@ -29,7 +30,7 @@ from support.runs.live_runs import (
 from support.runs.wrapper_runs import is_alive
 from support.waiting import until
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(400)
 LONG = ("--train-iters", "100000", "--step-seconds", "0.05")
 
 
@@ -58,7 +59,7 @@ def test_it_is_watched_again_to_its_end(tmp_path: Path, code: int) -> None:
             again = start(adopting(tmp_path), files, tmp_path, environment())
         until(lambda: b"adopted" in (tmp_path / "again").read_bytes())
         gate.touch()
-        assert again.wait(60) == code, (tmp_path / "again").read_text()
+        assert again.wait(PATIENCE) == code, (tmp_path / "again").read_text()
         until(lambda: left_behind(tmp_path) == [])
     told = (tmp_path / "again").read_text()
     assert "goes on without 'mwatch run'" in told and '"attempt":1' in told.replace(" ", "")
@@ -98,7 +99,7 @@ def test_a_watched_run_is_ended_by_its_own_watcher(tmp_path: Path) -> None:
         assert find(RunFolder(running.folder)) is None
         done = run([*MWATCH, "stop", "--yes", "r"], tmp_path)
         assert done.code == 0, done.err.decode()
-        assert running.process.wait(60) == 130
+        assert running.process.wait(PATIENCE) == 130
         assert left_behind(tmp_path) == []
 
 
@@ -149,7 +150,7 @@ def test_a_process_that_got_the_same_number_is_left_alone(tmp_path: Path) -> Non
         assert other.poll() is None
     finally:
         other.kill()
-        other.wait(20)
+        other.wait(60)
 
 
 def test_only_one_watches_it(tmp_path: Path) -> None:
@@ -162,12 +163,14 @@ def test_only_one_watches_it(tmp_path: Path) -> None:
         second = run(adopting(tmp_path), tmp_path)
         assert second.code == 2 and b"nothing of it runs that could be adopted" in second.err
         assert run([*MWATCH, "stop", "--yes", "r"], tmp_path).code == 0
-        assert first.wait(60) == 130
+        assert first.wait(PATIENCE) == 130
 
 
 def test_what_was_started_to_act_goes_on_acting_with_its_own_command(tmp_path: Path) -> None:
     """From another folder: `ckpt` is relative to where the run was started."""
-    flags = ("--train-iters", "60", "--step-seconds", "0.1", "--save", "ckpt", "--load", "ckpt")
+    hurry = tmp_path / "hurry"
+    flags = ("--train-iters", "400", "--step-seconds", "0.2", "--save", "ckpt", "--load", "ckpt",
+             "--hurry", str(hurry))  # fmt: skip
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     with started(command(tmp_path, "--act", then=trainer(*flags)), tmp_path) as running:
@@ -178,7 +181,8 @@ def test_what_was_started_to_act_goes_on_acting_with_its_own_command(tmp_path: P
         until(lambda: (tmp_path / "ckpt" / "latest_checkpointed_iteration.txt").exists())
         until(lambda: b'"attempt"' in (tmp_path / "again").read_bytes())
         os.kill(running.attempt["pid"], signal.SIGKILL)
-        assert again.wait(90) == 0, (tmp_path / "again").read_text()
+        hurry.touch()
+        assert again.wait(PATIENCE) == 0, (tmp_path / "again").read_text()
     assert running.attempt["attempt"] == 2 and running.attempt["resume_from"]
     assert not (elsewhere / "ckpt").exists()
     assert left_behind(tmp_path) == []
@@ -199,7 +203,7 @@ def test_an_incident_that_is_found_again_is_the_same_one(tmp_path: Path) -> None
             again = start(adopting(tmp_path), files, tmp_path, environment())
         until(lambda: record.stat().st_mtime_ns > written)
         assert run([*MWATCH, "stop", "--yes", "r"], tmp_path).code == 0
-        again.wait(60)
+        again.wait(PATIENCE)
     records = [json.loads(each.read_text()) for each in place.glob("*/incident.json")]
     nans = [each for each in records if each["cause"] == before["cause"]]
     assert [each["id"] for each in nans] == [before["id"]]

@@ -41,7 +41,7 @@ async def exchange(
     server = await asyncio.start_server(serve, request.host, 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        got = await fetch(request._replace(port=port), seconds=10.0, max_bytes=1000, sink=sink)
+        got = await fetch(request._replace(port=port), seconds=60.0, max_bytes=1000, sink=sink)
     return got, asked[0]
 
 

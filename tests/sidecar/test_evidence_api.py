@@ -15,7 +15,7 @@ from mwatch.evidence.collector import EvidenceCollector, OffPod
 from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.sidecar.server import EvidenceApi
 from mwatch_trainer.evidence.incidents import beside
-from support.waiting import until
+from support.waiting import PATIENCE, until
 
 ID = "20260105T121314Z-a1-hang"
 
@@ -39,7 +39,7 @@ def test_a_record_that_changed_follows_its_evidence(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     collector, _ = desk_over(volume)
     case = collector.want(ID, volume / "incidents" / ID, 1)
-    assert case.done.wait(20)
+    assert case.done.wait(PATIENCE)
     assert case.bundle is not None
     kept = Path(beside(str(tmp_path / "save"))) / ID
     assert case.bundle.stored is not None
@@ -57,7 +57,7 @@ def test_who_asks_is_about_to_decide(tmp_path: Path) -> None:
     collector, desk = desk_over(tmp_path / "volume", lambda: asked.append(True))
     id = desk.ask("x")
     assert id is not None and asked == [True]
-    assert desk.manifest(id, 20) is not None
+    assert desk.manifest(id, PATIENCE) is not None
     collector.close()
 
 
@@ -65,11 +65,12 @@ def test_a_list_is_not_made_anew_for_everybody_who_asks(tmp_path: Path) -> None:
     volume = tmp_path / "volume"
     collector, desk = desk_over(volume)
     assert desk.listing() == []
+    desk._listed_at += 600  # a moment ago, for as long as this test takes
     id = desk.ask("x")
     assert id is not None
-    assert desk.manifest(id, 20) is not None
+    assert desk.manifest(id, PATIENCE) is not None
     assert desk.listing() == []  # as it was a moment ago
-    desk._listed_at -= 60
+    desk._listed_at -= 660
     (listed,) = desk.listing()
     assert (listed["id"], listed["state"]) == (id, "there")
     assert listed["bytes"] > 0
@@ -102,7 +103,7 @@ def test_a_copy_that_takes_longer_is_asked_about_again(tmp_path: Path) -> None:
     off_pod = OffPod(wrapper, lambda: None, lambda: True)
     collector = EvidenceCollector(volume, "pod-0", time.time, lambda: 1, off_pod=off_pod)
     case = collector.want(ID, volume / "incidents" / ID, 1)
-    assert case.saved.wait(20)
+    assert case.saved.wait(PATIENCE)
     until(lambda: case.bundle is not None and case.bundle.stored == OffloadResult("/save/x"))
     collector.close()
     assert len(asked) == 3

@@ -12,6 +12,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.request import Request, urlopen
 
 import pytest
@@ -23,7 +24,7 @@ from mwatch.model.snapshot.snapshot_wire import from_wire
 from mwatch.sidecar.event_buffer import NAME as CURSOR
 from support.runs.live_volume import LiveVolume
 from support.runs.sidecar_runs import Sidecar, sidecar, until
-from support.runs.wrapper_runs import child_pid, running
+from support.runs.wrapper_runs import LIMIT_SECONDS, child_pid, running
 
 TRAINER = Path(__file__).resolve().parents[1] / "support" / "runs" / "printing_trainer.py"
 STOPPED = 'mwatch_finding{finding="rank_silent",severity="critical"}'
@@ -43,8 +44,13 @@ def has_looked_since(one: Sidecar, before: float) -> bool:
     return looks(one) > before
 
 
-def is_at(one: Sidecar, iteration: int) -> bool:
-    return one.metric("mwatch_iteration") == iteration
+def iterations(body: dict[str, Any]) -> list[int]:
+    """Of a snapshot, which follows the metrics."""
+    return [each["iteration"] for each in body["events"] if each.get("event") == "iteration"]
+
+
+def has_told(one: Sidecar, cursor: str, iteration: int) -> bool:
+    return iteration in iterations(one.snapshot(cursor))
 
 
 def test_a_wrapper_and_its_trainer_are_watched_to_the_end(tmp_path: Path) -> None:
@@ -54,7 +60,7 @@ def test_a_wrapper_and_its_trainer_are_watched_to_the_end(tmp_path: Path) -> Non
         assert one.get("/healthz") == b"ok\n"
         words = [sys.executable, str(TRAINER), "--train-iters", "40", "--exit-code", "3"]
         with running(volume, *words) as wrapper:
-            wrapper.wait(25)
+            wrapper.wait(LIMIT_SECONDS)
         assert until(lambda: one.metric("mwatch_iteration") == 40)
         assert until(lambda: one.metric('mwatch_phase{phase="ended"}') == 1)
         assert until(lambda: "exit" in one.snapshot()["wrapper"]), "it follows the metrics"
@@ -79,8 +85,8 @@ def test_a_rank_that_is_stopped_is_a_finding_within_seconds(tmp_path: Path) -> N
             return one.metric(STOPPED) == 1
 
         until(is_found)
-        assert time.monotonic() - began < 25
-        assert "rank 1" in one.said
+        assert time.monotonic() - began < 50, "it is told after 8 s, on a machine that is not busy"
+        assert until(lambda: "rank 1" in one.said)
         assert until(lambda: list(volume.path.glob("incidents/*/manifest.json")))
         assert one.process.poll() is None
 
@@ -96,7 +102,7 @@ def test_a_new_attempt_is_followed(tmp_path: Path) -> None:
         volume.say(3, 4)
         assert until(lambda: one.metric("mwatch_attempt") == 2)
         assert until(lambda: one.metric("mwatch_iteration") == 4)
-        assert one.snapshot()["wrapper"]["attempt"] == 2
+        assert until(lambda: one.snapshot()["wrapper"]["attempt"] == 2)
 
 
 def test_a_volume_that_is_emptied_and_comes_back_is_survived(tmp_path: Path) -> None:
@@ -105,7 +111,8 @@ def test_a_volume_that_is_emptied_and_comes_back_is_survived(tmp_path: Path) -> 
     volume.say(1, 2)
     with sidecar(volume.path) as one:
         assert until(lambda: one.metric("mwatch_iteration") == 2)
-        shutil.rmtree(volume.path)
+        # At once: file by file, the sidecar could put one of its own in between.
+        shutil.rmtree(volume.path.rename(tmp_path / "removed"))
         assert until(lambda: one.metric('mwatch_source_up{source="wrapper"}') == 0)
         again = LiveVolume(tmp_path / "mwatch")
         again.start(2)
@@ -123,7 +130,7 @@ def test_who_reads_by_cursor_gets_each_event_once_and_learns_what_the_pod_knows(
     engine = Engine("r", {})
     seen: list[int] = []
     with sidecar(volume.path) as one:
-        assert until(lambda: one.metric("mwatch_iteration") == 2)
+        assert until(lambda: iterations(one.snapshot()) == [1, 2])
         cursor = ""
         for step in (3, 4, 5):
             found = from_wire(one.snapshot(cursor))
@@ -134,7 +141,7 @@ def test_who_reads_by_cursor_gets_each_event_once_and_learns_what_the_pod_knows(
             seen += [each.iteration for each in lines]
             assert not found.gap
             volume.say(step)
-            assert until(partial(is_at, one, step))
+            assert until(partial(has_told, one, cursor, step))
         assert seen == [1, 2, 3, 4]
         assert engine.job.attempt.iteration == 4
         assert "wrapper" not in one.snapshot(cursor), "as the reader knows it"
@@ -160,9 +167,9 @@ def test_a_sidecar_that_was_killed_reports_no_line_twice(
     volume.say(4)
     with sidecar(volume.path) as other:
         assert until(lambda: other.metric("mwatch_iteration") == 4)
+        assert until(partial(has_told, other, cursor, 4))
         body = other.snapshot(cursor)
-        steps = [each["iteration"] for each in body["events"] if each.get("event") == "iteration"]
-        assert steps == [4]
+        assert iterations(body) == [4]
         assert body["gap"] is has_lost_its_place, "events that are not log lines may be missing"
         assert other.metric("mwatch_attempt") == 1
 
@@ -172,7 +179,7 @@ def test_nothing_is_seen_for_too_long_is_blind(tmp_path: Path) -> None:
     policy.write_text("[hang]\nblind_after_seconds = 0.5\n")
     with sidecar(tmp_path / "mwatch", "--policy", str(policy)) as one:
         assert until(lambda: one.metric("mwatch_blind") == 1)
-        assert "no data on the job" in one.said
+        assert until(lambda: "no data on the job" in one.said)
         assert one.get("/healthz") == b"ok\n", "the sidecar itself is fine"
 
 
@@ -202,7 +209,7 @@ def test_the_wrapper_is_asked_for_evidence_of_its_trainer(tmp_path: Path) -> Non
         assert until(lambda: (one.metric("mwatch_iteration") or 0) > 3)
         ask = Request(
             f"http://127.0.0.1:{one.port}/v1/evidence",
-            json.dumps({"reason": "a test", "wait_seconds": 20}).encode(),
+            json.dumps({"reason": "a test", "wait_seconds": 25}).encode(),
             {"Authorization": f"Bearer {'t' * 32}"},
         )
         with urlopen(ask, timeout=60) as answer:

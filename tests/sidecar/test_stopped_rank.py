@@ -17,7 +17,7 @@ from typing import Any
 
 from support.builders.probe import record_of
 from support.runs.sidecar_runs import sidecar, until
-from support.runs.wrapper_runs import command, descendants, environ, kill
+from support.runs.wrapper_runs import LIMIT_SECONDS, command, descendants, environ, kill
 
 TRAINER = Path(__file__).resolve().parents[1] / "support" / "runs" / "printing_trainer.py"
 FOUND = 'mwatch_finding{finding="rank_silent",severity="critical"}'
@@ -44,12 +44,18 @@ def two_ranks(volume: Path) -> Iterator[None]:
     finally:
         for pid in (wrapper.pid, *descendants(wrapper.pid)):
             kill(pid)
-        wrapper.wait(25)
+        wrapper.wait(LIMIT_SECONDS)
 
 
 def _stopped(findings: list[dict[str, Any]]) -> set[int | None]:
     """The ranks that hangs are blamed on."""
     return {(each["culprit"] or {}).get("rank") for each in findings if each["cause"] == "hang"}
+
+
+def _kept(volume: Path) -> list[str]:
+    """The files of all incidents: on a busy machine there may be another one before."""
+    manifests = map(Path.read_text, volume.glob("incidents/*/manifest.json"))
+    return [each["name"] for text in manifests for each in json.loads(text)["files"]]
 
 
 def test_a_rank_that_is_stopped_is_found_named_and_evidence_of_it_kept(tmp_path: Path) -> None:
@@ -63,11 +69,9 @@ def test_a_rank_that_is_stopped_is_found_named_and_evidence_of_it_kept(tmp_path:
         os.kill(record.pid, signal.SIGSTOP)
         began = time.monotonic()
         assert until(lambda: one.metric(FOUND) == 1)
-        assert time.monotonic() - began < 25, "seconds, on a machine that is busy"
+        assert time.monotonic() - began < 50, "seconds, on a machine that is busy"
         # A busy machine may hold the others up too: then the finding of this moment is another one.
         assert until(lambda: _stopped(one.snapshot()["findings"]) == {1})
-        (manifest,) = until(lambda: list(volume.glob("incidents/*/manifest.json")))
-        names = [each["name"] for each in json.loads(manifest.read_text())["files"]]
-        assert "snapshot.json" in names
+        assert until(lambda: "snapshot.json" in _kept(volume))
         os.kill(record.pid, signal.SIGCONT)
         assert until(lambda: "hang is over" in one.said)

@@ -14,7 +14,7 @@ from mwatch.model.reading import Absent, Failed, Ok, Reading
 from mwatch.sources.background import BackgroundSource
 from support.builders.volume import ManualClock
 
-WAIT = 15.0
+WAIT = 60.0
 
 
 def found(poll: int) -> Reading[tuple[Observed, ...]]:

@@ -18,7 +18,7 @@ from mwatch_trainer.checkpoint.listing import TRACKER, ListedCheckpoint, verify
 from support.builders import checkpoint as build
 from support.builders.volume import ManualClock
 
-WAIT = 15.0
+WAIT = 60.0
 
 
 class Judge:

@@ -20,7 +20,7 @@ from support.builders.volume import ManualClock
 from support.fakes.fake_ras import JSON, MONITOR, TEXT, FakeRas, fake_ras
 from support.fakes.ras_answers import Comm, Lost, apart, as_json, as_text, row
 
-WAIT = 15.0
+WAIT = 60.0
 HEALTHY = [as_json(Comm(0xA, {0: step, 1: step})) for step in (5, 6, 7)]
 
 

@@ -23,7 +23,7 @@ from support.fakes.fake_ras import FakeRas
 from support.fakes.ras_answers import Comm, as_json
 
 ANSWER = as_json(Comm(0xA, {0: 5, 1: 5}))
-WAIT = 15.0
+WAIT = 60.0
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def test_an_answer_that_hangs_is_cut_at_the_limit(server: FakeRas) -> None:
     server.finish = hang
     link = source(server)
     begin = time.monotonic()
-    assert link.raw(0.5).endswith("[cut short]\n")
-    assert time.monotonic() - begin < 10
+    assert link.raw(3.0).endswith("[cut short]\n")
+    assert time.monotonic() - begin < WAIT / 2
     done.set()
 
 
@@ -95,13 +95,14 @@ def test_a_drop_now_and_then_does_not_stretch_the_limit(server: FakeRas) -> None
 
     def drip(client: socket.socket, answer: bytes) -> None:
         for byte in answer:
-            if stop.wait(0.05):
+            if stop.wait(0.5):
                 return
             client.sendall(bytes([byte]))
 
     server.finish = drip
     link = source(server)
-    assert timed(lambda: link.raw(0.6)) < 1.6
+    assert 0.5 * len(ANSWER) > WAIT
+    assert timed(lambda: link.raw(3.0)) < WAIT / 2
     stop.set()
 
 
@@ -155,8 +156,8 @@ def test_reads_go_on_at_once_while_an_answer_is_awaited(server: FakeRas) -> None
 
     server.finish = wait
     slow = source(server)
-    assert timed(slow.read) < 0.5
-    assert timed(slow.read) < 0.5
+    assert timed(slow.read) < WAIT / 2
+    assert timed(slow.read) < WAIT / 2
     may_go.set()
     assert isinstance(slow.read_now(WAIT), Ok)
 

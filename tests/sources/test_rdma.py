@@ -17,7 +17,7 @@ from support.builders.job import entries
 from support.builders.volume import ManualClock
 from support.fakes.rdma_tree import RdmaTree
 
-WAIT = 15.0
+WAIT = 60.0
 CARD = "mlx5_0"
 
 

@@ -16,7 +16,7 @@ from mwatch.sources.tensorboard import TensorboardEvents
 from support.builders.volume import ManualClock
 from support.fakes.tensorboard_files import framed, scalar, version, write
 
-WAIT = 15.0
+WAIT = 60.0
 NAME = "events.out.tfevents.1700000000.host.1.0"
 
 

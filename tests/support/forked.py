@@ -15,6 +15,7 @@ import fcntl
 import importlib
 import json
 import os
+import pkgutil
 import select
 import signal
 import socket
@@ -25,6 +26,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, NoReturn
 
 from support.unprivileged import unprivileged
@@ -47,6 +49,9 @@ class Program(NamedTuple):
     is_unprivileged: bool = False
     has_terminal: bool = False
     """It leads a session of its own, on the terminal that its standard input is."""
+    patches: Mapping[str, float] = MappingProxyType({})
+    """Limits of time in the process, which a busy machine must not reach: `module:NAME`, or
+    `module:Class.function` for the default of its last parameter."""
 
 
 class ForkedProcess:
@@ -110,7 +115,8 @@ class ForkServer:
 
     def start(self, program: Program, files: Sequence[int]) -> ForkedProcess:
         """`files`: descriptors for its standard input, output and error."""
-        return ForkedProcess(self, self.ask(program._asdict(), files))
+        request = {**program._asdict(), "patches": dict(program.patches)}
+        return ForkedProcess(self, self.ask(request, files))
 
     def ask(self, request: Mapping[str, Any], files: Sequence[int] = ()) -> int:
         with self._lock:
@@ -158,6 +164,8 @@ def _become(program: Program, files: Sequence[int]) -> NoReturn:
         os.environ.update(program.environment)
         sys.stdin, sys.stdout, sys.stderr = map(_text, range(3))
         sys.argv = [*program.argv]
+        for place, value in program.patches.items():
+            _patch(place, value)
         function: Callable[[], object] = getattr(
             importlib.import_module(program.module), program.function
         )
@@ -173,6 +181,15 @@ def _become(program: Program, files: Sequence[int]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code if isinstance(code, int) else int(code is not None))
+
+
+def _patch(place: str, value: float) -> None:
+    found = pkgutil.resolve_name(place)
+    if callable(found):
+        found.__defaults__ = (*found.__defaults__[:-1], value)
+    else:
+        module, _, name = place.partition(":")
+        setattr(importlib.import_module(module), name, value)
 
 
 def _text(number: int) -> Any:

@@ -60,7 +60,7 @@ class MemoryFs:
             if not self.does_read:
                 signal.pause()
                 continue
-            if not poll.poll(200):
+            if not poll.poll(200) or not self.does_read:  # it may have been told meanwhile
                 continue
             try:
                 request = os.read(self._fd, _MAX_WRITE + 4096)
@@ -222,6 +222,7 @@ def main(target: str) -> None:
     def change(number: int, _: object) -> None:
         served.does_read = number != signal.SIGUSR1
         served.does_answer = number != signal.SIGUSR2
+        os.write(1, b"changed\n")
 
     for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
         signal.signal(number, change)
@@ -231,7 +232,7 @@ def main(target: str) -> None:
 
 @contextmanager
 def mounted(target: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The process of the file system; send it the signals above."""
+    """The process of the file system; give it the signals above by `tell`."""
     target.mkdir(parents=True, exist_ok=True)
     root = str(Path(__file__).resolve().parents[1])
     served = subprocess.Popen(
@@ -245,9 +246,16 @@ def mounted(target: Path) -> Iterator[subprocess.Popen[bytes]]:
         yield served
     finally:
         served.kill()  # aborts what waits for it
-        served.wait(20)
+        served.wait(60)
         served.stdout.close()
         LIBC.umount2(os.fsencode(target), _MNT_DETACH)
+
+
+def tell(served: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Return when it has heard: from then on it hangs, or answers again."""
+    served.send_signal(number)
+    assert served.stdout is not None
+    assert served.stdout.readline() == b"changed\n"
 
 
 @contextmanager

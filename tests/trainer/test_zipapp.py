@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from mwatch_trainer import zipapp_build
-from mwatch_trainer.control.client import ask
 from mwatch_trainer.probe.record_file import unpack
 from support.builders.nvml import FakeDriver
-from support.runs.wrapper_runs import LIMIT_SECONDS, attempt, environ, kill, log
+from support.runs.wrapper_runs import LIMIT_SECONDS, ask, attempt, environ, kill, log
 from support.waiting import until
 
 
@@ -78,9 +77,9 @@ def test_from_one_file_the_probe_starts_in_a_python_that_has_nothing_of_mwatch(
     (tmp_path / "train.py").write_text(waits)
     done = subprocess.run(
         [python, str(pyz), "--dir", str(tmp_path), "--",
-         "timeout", "60", python, str(tmp_path / "train.py"), str(record)],
+         "timeout", "100", python, str(tmp_path / "train.py"), str(record)],
         env={**environ(RANK="3", LOCAL_RANK="0", WORLD_SIZE="4"), "PYTHONPATH": ""},
-        capture_output=True, timeout=2 * LIMIT_SECONDS, check=False,
+        capture_output=True, timeout=LIMIT_SECONDS, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
     beat = unpack(record.read_bytes())

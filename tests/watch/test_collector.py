@@ -170,7 +170,7 @@ def test_when_an_attempt_ends_the_save_folder_is_looked_into_at_once(tmp_path: P
     checkpoints.torch_dist(save, 40, {"__0_0.distcp": 100})
     volume.start(save=str(save), exit=ended(volume.clock.now()))
     assert "ProcessExit" in kinds(volume.read())
-    assert volume.live.folder is not None and volume.live.folder._call.wait(20.0)
+    assert volume.live.folder is not None and volume.live.folder._call.wait(60.0)
     (found,) = stored(volume.read())
     assert {each.iteration for each in found.checkpoints} == {20, 40}
 

@@ -102,9 +102,9 @@ def test_a_flood_leaves_time_for_everything_else(tmp_path: Path) -> None:
     block = b"".join(line(number) for number in range(1, 2001))
     for _ in range(100):
         log.add(block)
-    began = time.monotonic()
+    began = time.thread_time()  # not of others, on a machine that is busy
     log.read()
-    assert time.monotonic() - began < 3
+    assert time.thread_time() - began < 3
 
 
 def test_a_rotated_log_goes_on(tmp_path: Path) -> None:

@@ -33,6 +33,12 @@ from support.runs.http_runs import get, served
 from support.waiting import until
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop on a busy machine is not one that makes no report."""
+    monkeypatch.setattr("mwatch.watch.page._WAIT_SECONDS", 60.0)
+
+
 def a_report(iterations: int = 3) -> RunReport:
     watch = Watch()
     for number in range(1, iterations + 1):
@@ -223,12 +229,12 @@ def test_the_end_of_the_run_reaches_open_pages() -> None:
     with live() as (page, loop, port, clock):
         one, after = ids(get(port, "/")[1])
         loop.report = replace(loop.report, is_over=True)
-        over = threading.Thread(target=page.finish, args=(loop.report, 30))
+        over = threading.Thread(target=page.finish, args=(loop.report, 600))
         over.start()
         clock.now += 2.0
         found = until(lambda: (new := changes(port, one, after))["over"] and new)
         assert "header" in found["parts"]
-        over.join(20)
+        over.join(60)
         assert not over.is_alive(), "it waits only until the page has got it"
 
 

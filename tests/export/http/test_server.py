@@ -13,8 +13,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from mwatch.export.http import server as http_server
 from mwatch.export.http.server import (
-    LIMIT_SECONDS,
     MAX_CONNECTIONS,
     STUCK_SECONDS,
     Endpoint,
@@ -88,12 +88,17 @@ def test_an_address_that_is_not_ours_is_an_error() -> None:
 
 
 def test_many_at_once_are_answered() -> None:
-    with served({"/hello": hello}) as server, ThreadPoolExecutor(8) as pool:
+    # Each has a place of its own: one that was answered may not be forgotten yet.
+    with (
+        served({"/hello": hello}, max_connections=128) as server,
+        ThreadPoolExecutor(8) as pool,
+    ):
         found = list(pool.map(lambda _: get(server.port, "/hello")[0], range(40)))
     assert found == [200] * 40
 
 
-def test_more_than_there_are_places_for_are_turned_away() -> None:
+def test_more_than_there_are_places_for_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_SLOW_ANSWER_SECONDS", 10 * WAIT)  # nobody loses a place
     gate = threading.Event()
     inside = threading.Semaphore(0)
 
@@ -102,7 +107,8 @@ def test_more_than_there_are_places_for_are_turned_away() -> None:
         gate.wait(WAIT)
         return Page(b"done")
 
-    with served({"/slow": slow, "/hello": hello}, max_connections=2) as server:
+    pages: Pages = {"/slow": slow, "/hello": hello}
+    with served(pages, max_connections=2, limit_seconds=10 * WAIT) as server:
         with ThreadPoolExecutor(2) as pool:
             waiting = [pool.submit(get, server.port, "/slow") for _ in range(2)]
             assert inside.acquire(timeout=WAIT)
@@ -139,18 +145,17 @@ SLOW = [
 
 
 @pytest.mark.parametrize("sent", SLOW, ids=["silent", "headers", "body"])
-def test_slow_clients_cannot_keep_others_out(sent: bytes) -> None:
-    """With the usual limits: they hold their places for ten seconds if nobody else asks."""
+def test_slow_clients_cannot_keep_others_out(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would hold their places for longer than the test lasts, if nobody else asked."""
+    monkeypatch.setattr(http_server._Handler, "timeout", 10 * WAIT)
     pages: Pages = {"/hello": Endpoint(get=hello, post=hello)}
-    with served(pages) as server, ExitStack() as held:
+    with served(pages, limit_seconds=10 * WAIT) as server, ExitStack() as held:
         place = ("127.0.0.1", server.port)
         for _ in range(MAX_CONNECTIONS + 4):
             slow = held.enter_context(closing(socket.create_connection(place, WAIT)))
             slow.sendall(sent)
-        began = time.monotonic()
         for _ in range(MAX_CONNECTIONS):  # each takes the place of a slow one
             assert poll(lambda: get(server.port, "/hello")[0] == 200)
-        assert time.monotonic() - began < LIMIT_SECONDS
 
 
 def test_who_does_not_read_its_answer_loses_its_place() -> None:
@@ -218,9 +223,10 @@ def test_health_is_that_the_loop_turns() -> None:
 def test_a_scrape_is_quick() -> None:
     with served(dict(standard_pages(lambda: [busy_snapshot()], lambda: 0.0))) as server:
         get(server.port, "/metrics")
-        times = []
-        for _ in range(20):
+
+        def is_quick() -> bool:
             began = time.perf_counter()
             get(server.port, "/metrics")
-            times.append(time.perf_counter() - began)
-    assert min(times) < 0.05
+            return time.perf_counter() - began < 0.05
+
+        assert poll(is_quick), "not once, though the machine may be busy"

@@ -93,9 +93,9 @@ def test_slack_gets_its_own_form_and_a_refusal_is_counted_without_the_url(
 
 
 def test_a_service_that_never_answers_delays_nobody_and_holds_one_thread() -> None:
-    limits = NotifyLimits(message_seconds=0.3, max_queued=4)
+    limits = NotifyLimits(message_seconds=3.0, max_queued=4)
     with slack_server(answers=False) as dead, slack_server() as alive:
-        notifier = Notifier([dead.url, alive.url], limits=limits)
+        notifier = Notifier([dead.url_without_limit, alive.url], limits=limits)
         began = time.monotonic()
         notifier.send(message(IncidentStage.OPENED))
         dead.wait(1)
@@ -106,9 +106,9 @@ def test_a_service_that_never_answers_delays_nobody_and_holds_one_thread() -> No
         assert sum(each.name == "mwatch-notify-send" for each in threading.enumerate()) <= 2
         notifier.send(message(IncidentStage.RECOVERED))
         notifier.close(0.2)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 50
         (problem,) = notifier.problems()
-        assert "no answer within 0.3 s" in problem and notifier.failed > 16
+        assert "no answer within 3 s" in problem and notifier.failed > 16
         assert len(dead.all) == 1, "one request at a time"
 
 

@@ -134,7 +134,7 @@ def test_a_finding_that_comes_and_goes_does_not_fill_the_file(tmp_path: Path) ->
 def test_a_quiet_job_leaves_no_file(tmp_path: Path) -> None:
     notes = TensorboardNotes(tmp_path)
     notes.update(empty_snapshot())
-    notes.close()
+    notes.close(60.0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -154,7 +154,7 @@ def test_a_secret_is_in_no_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     notes = TensorboardNotes(tmp_path)
     notes.update(at(1, findings=(replace(STALLED, summary=f"key {SECRET} | ours-77"),)))
     notes.incident(replace(HANG, summary=f"x | {SECRET}\n| y", reason="ours-77"))
-    notes.close()
+    notes.close(60.0)
     body = b"".join(each.read_bytes() for each in (tmp_path / "mwatch").iterdir())
     assert SECRET.encode() not in body
     assert b"ours-77" not in body

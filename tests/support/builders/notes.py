@@ -59,7 +59,7 @@ def written(folder: Path, *deeds: Callable[[TensorboardNotes], None]) -> EventAc
     notes = TensorboardNotes(folder)
     for deed in deeds:
         deed(notes)
-    notes.close()
+    notes.close(60.0)
     assert (notes.dropped, notes.failures, notes.problem) == (0, 0, None)
     return read(folder)
 
@@ -73,7 +73,7 @@ def texts(found: EventAccumulator, tag: str) -> list[tuple[int, str]]:
 
 
 def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < end, "it did not come about"
         time.sleep(0.005)

@@ -21,7 +21,7 @@ from mwatch_trainer.probe.stack import Place, Stack
 
 SITE = Path(__file__).resolve().parents[3] / "trainer" / "mwatch_trainer" / "site"
 WORKER = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 120.0
 T = TypeVar("T")
 
 RECORD = ProbeRecord(
@@ -125,6 +125,27 @@ def wait_for(look: Callable[[], T | None], what: str) -> T:
             return answer
         time.sleep(0.02)
     raise AssertionError(f"waited in vain for {what}")
+
+
+def standing(folder: Path, rank: int = 0, phase: str | None = None) -> ProbeRecord:
+    """The record of a rank whose stack has not changed for two beats, in that phase."""
+    last: list[ProbeRecord] = []
+
+    def look() -> ProbeRecord | None:
+        record = record_of(folder, rank)
+        if record is None or phase not in (None, record.phase):
+            return None
+        if last and last[0].stack == record.stack:
+            return record if record.ticks - last[0].ticks >= 2 else None
+        last[:] = [record]
+        return None
+
+    return wait_for(look, f"rank {rank} to stand still")
+
+
+def state_of(pid: int) -> str:
+    """R, S, T … as the kernel tells it."""
+    return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0]
 
 
 def beat_after(folder: Path, ticks: int = 0, rank: int = 0) -> ProbeRecord:

@@ -22,7 +22,7 @@ from mwatch.export.otlp.exporter import Otlp, SendSchedule
 from mwatch.model.snapshot.snapshot import Snapshot
 from support.builders.snapshot import busy_snapshot
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Point(NamedTuple):
@@ -142,7 +142,7 @@ def receiver(*answers: Answer | Callable[[Any], None]) -> Iterator[Receiver]:
 
 @contextmanager
 def sending(
-    endpoint: str, *snapshots: Snapshot, limit_seconds: float = 0.5, **options: Any
+    endpoint: str, *snapshots: Snapshot, limit_seconds: float = SECONDS, **options: Any
 ) -> Iterator[Otlp]:
     quick = SendSchedule(period_seconds=0.05, first_pause_seconds=0.02, limit_seconds=limit_seconds)
     otlp = Otlp(endpoint, lambda: snapshots or [busy_snapshot()], pace=quick, **options)

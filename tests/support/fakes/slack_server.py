@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 SECRET = "pLaNtEd" + "Webhook1234567890abcd"
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Posted(NamedTuple):
@@ -47,6 +47,8 @@ class SlackServer:
         self.address = f"127.0.0.1:{self._server.server_address[1]}"
         self.hooks = f"http://{self.address}/services"
         self.url = f"mmost://{self.address}/{SECRET}"
+        self.url_without_limit = f"{self.url}?rto=600"
+        """Of time: `apprise` itself would give up after a few seconds."""
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     @property

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 from support.forked import ForkedProcess, ForkServer, Program
 from support.waiting import PATIENCE
@@ -52,8 +53,10 @@ def start_mwatch(
     environment: Mapping[str, str] | None = None,
     is_unprivileged: bool = False,
     has_terminal: bool = False,
+    patches: Mapping[str, float] = MappingProxyType({}),
 ) -> ForkedProcess:
-    """Start one command; `files` are its standard input, output and error."""
+    """Start one command; `files` are its standard input, output and error. `patches`: as of
+    `Program`."""
     program = Program(
         module="mwatch.cli.main",
         function="main",
@@ -62,6 +65,7 @@ def start_mwatch(
         environment={**(os.environ if environment is None else environment)},
         is_unprivileged=is_unprivileged,
         has_terminal=has_terminal,
+        patches=patches,
     )
     return _server().start(program, files)
 

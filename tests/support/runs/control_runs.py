@@ -23,7 +23,7 @@ from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.incidents import INCIDENTS, VOLUME_BYTES
 
 TOKEN = "0123456789abcdef-of-the-job"
-WAIT = 40.0
+WAIT = 60.0
 
 
 class Answer(NamedTuple):

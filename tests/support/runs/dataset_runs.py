@@ -104,8 +104,13 @@ class Dataset:
             out.seek(0)
             return Ran(code, out.read().decode())
 
-    def start(self, name: str, *, pod: int = 0, token: str = "") -> subprocess.Popen[str]:
+    def start(
+        self, name: str, *, pod: int = 0, token: str = "", site: Path | None = None
+    ) -> subprocess.Popen[str]:
+        """`site`: a folder whose `sitecustomize.py` each of its Pythons runs first."""
         words, environment = self._command(name, pod, token)
+        if site is not None:
+            environment["PYTHONPATH"] = f"{site}:{environment['PYTHONPATH']}"
         return subprocess.Popen(
             [sys.executable, "-m", *words],
             env=environment,

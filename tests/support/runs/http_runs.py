@@ -13,7 +13,7 @@ from typing import Any
 
 from mwatch.export.http.server import Pages, Server
 
-WAIT = 15.0
+WAIT = 60.0
 
 
 @contextmanager

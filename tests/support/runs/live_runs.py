@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from support.forked import ForkedProcess
@@ -27,7 +29,7 @@ from support.waiting import until
 ROOT = Path(__file__).resolve().parents[3]
 MWATCH = [sys.executable, "-m", "mwatch"]
 TRAINER = Path(__file__).with_name("printing_trainer.py")
-QUICK = """
+HANGS = """
 [act]
 backoff_first_seconds = 0.2
 min_restart_cost_seconds = 0.5
@@ -38,8 +40,23 @@ lost_pod_seconds = 0.5
 [hang]
 suspended_seconds = 3
 """
-PATIENCE = 60.0
+"""For runs that are to be found hanging: after the usual five seconds."""
+QUICK = f"""{HANGS}
+probe_floor_seconds = 90
+beat_silence_seconds = 90
+
+[deadlines.training]
+default_seconds = 1800
+factor = 2
+floor_seconds = 90
+ceiling_seconds = 7200
+"""
+"""For all others: a trainer that waits for its turn on a busy machine does not hang."""
+PATIENCE = 150.0
 """Only a broken test waits so long; the machine may be busy with others."""
+_PF_EXITING, _PF_SIGNALED = 0x4, 0x400
+"""Of the kernel's `include/linux/sched.h`: it ends; a signal ends it."""
+_NOTHING: Mapping[str, float] = MappingProxyType({})
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -96,13 +113,20 @@ class Finished(NamedTuple):
 
 
 def run(
-    line: Sequence[str], folder: Path, *, given: bytes = b"", env: dict[str, str] | None = None
+    line: Sequence[str],
+    folder: Path,
+    *,
+    given: bytes = b"",
+    env: dict[str, str] | None = None,
+    patches: Mapping[str, float] = _NOTHING,
 ) -> Finished:
+    """`patches`: as of `support.forked.Program`."""
     with ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
         files[0].write(given)
         files[0].seek(0)
-        process = start(line, [each.fileno() for each in files], folder, env or environment())
+        numbers = [each.fileno() for each in files]
+        process = start(line, numbers, folder, env or environment(), patches=patches)
         code = process.ends(PATIENCE)
         for each in files:
             each.seek(0)
@@ -110,11 +134,20 @@ def run(
 
 
 def start(
-    line: Sequence[str], files: Sequence[int], folder: Path, env: dict[str, str], **how: bool
+    line: Sequence[str],
+    files: Sequence[int],
+    folder: Path,
+    env: dict[str, str],
+    *,
+    has_terminal: bool = False,
+    patches: Mapping[str, float] = _NOTHING,
 ) -> ForkedProcess:
     """The line of `command`, without starting Python for it."""
     assert line[: len(MWATCH)] == MWATCH, "start it with subprocess"
-    return start_mwatch(line[len(MWATCH) :], files, cwd=folder, environment=env, **how)
+    return start_mwatch(
+        line[len(MWATCH) :], files, cwd=folder, environment=env, has_terminal=has_terminal,
+        patches=patches,
+    )  # fmt: skip
 
 
 class Running:
@@ -144,12 +177,15 @@ class Running:
 
 @contextmanager
 def started(
-    line: Sequence[str], folder: Path, given: dict[str, str] | None = None
+    line: Sequence[str],
+    folder: Path,
+    given: dict[str, str] | None = None,
+    patches: Mapping[str, float] = _NOTHING,
 ) -> Iterator[Running]:
     """Killed at the end, with all that it has started. `given`: its environment."""
     with (folder / "said").open("wb") as said, open(os.devnull, "r+b") as nothing:
         files = [nothing.fileno(), nothing.fileno(), said.fileno()]
-        process = start(line, files, folder, given or environment())
+        process = start(line, files, folder, given or environment(), patches=patches)
     try:
         yield Running(process, folder)
     finally:
@@ -162,7 +198,7 @@ def kill_all(process: ForkedProcess, folder: Path) -> None:
     below = descendants(process.pid)  # one that is just being started names no folder yet
     process.kill()
     process.wait(PATIENCE)
-    while found := {*below, *left_behind(folder)}:
+    while found := {*below, *_processes_of(folder)}:
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -178,7 +214,26 @@ def attempt_of(folder: Path) -> dict[str, Any]:
 
 
 def left_behind(folder: Path) -> list[int]:
-    """Processes that name a run of this folder in their arguments or their environment."""
+    """Processes that name a run of this folder and are not on their way out: one that was killed
+    needs a core to end, and on a busy machine it waits for that."""
+    return [pid for pid in _processes_of(folder) if not _is_ending(pid)]
+
+
+def _is_ending(pid: int) -> bool:
+    """Whether SIGKILL waits for each of its threads, or the kernel takes it down already."""
+    try:
+        flags = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[6])
+        waiting = re.findall(
+            rb"^SigPnd:\t(\w+)$", Path(f"/proc/{pid}/status").read_bytes(), re.MULTILINE
+        )
+    except OSError:
+        return True
+    is_killed = bool(waiting) and bool(int(waiting[0], 16) & 1 << signal.SIGKILL - 1)
+    return is_killed or bool(flags & (_PF_EXITING | _PF_SIGNALED))
+
+
+def _processes_of(folder: Path) -> list[int]:
+    """Those that name a run of this folder in their arguments or their environment."""
     wanted = str(folder / "runs").encode()
     found = []
     for place in Path("/proc").glob("[0-9]*"):

@@ -21,8 +21,10 @@ from urllib.request import urlopen
 from support import waiting
 
 ROOT = Path(__file__).resolve().parents[3]
-PATIENCE = 50.0
+PATIENCE = 120.0
 """Only a broken test waits so long."""
+ENDS_SECONDS = 30.0
+"""What Kubernetes gives a container for its end."""
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -4,8 +4,9 @@
 
 Runs under any launcher, which gives each process its rank by `RANK` and `WORLD_SIZE`, by Slurm's
 variables, or as the arguments of `train`. The rank `--victim` stops itself at `--at`, once: the
-`--state` file remembers it. With `--without-torch` the ranks wait for each other by files instead:
-each rank would load torch for seconds.
+`--state` file remembers it. With `--when` it does so later, when that file is there. With
+`--without-torch` the ranks wait for each other by files instead: each rank would load torch for
+seconds.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def arguments(words: list[str]) -> argparse.Namespace:
     add("--victim", type=int, default=1)
     add("--at", type=int, default=20)
     add("--state", type=Path)
+    add("--when", type=Path)
     add("--meeting", type=Path, required=True)
     add("--without-torch", action="store_true")
     return parser.parse_known_args(words)[0]
@@ -52,7 +54,7 @@ def train(rank: int, world: int, args: argparse.Namespace) -> None:
         print("[before the start of training step] datetime: 2026-11-15 09:00:00 ", flush=True)
     for step in range(1, args.train_iters + 1):
         time.sleep(args.step_seconds)
-        if rank == args.victim and step == args.at and not printing.has_happened(args.state):
+        if rank == args.victim and _is_due(step, args) and not printing.has_happened(args.state):
             printing.fail("stop")
         all_reduce()
         if rank == 0:
@@ -60,6 +62,12 @@ def train(rank: int, world: int, args: argparse.Namespace) -> None:
     all_reduce()
     if rank == 0:
         print("[after training is done] datetime: 2026-11-15 09:00:10 ", flush=True)
+
+
+def _is_due(step: int, args: argparse.Namespace) -> bool:
+    if args.when is None:
+        return bool(step == args.at)
+    return bool(step >= args.at and args.when.exists())
 
 
 def _by_gloo(meeting: Path, rank: int, world: int) -> Callable[[], None]:

@@ -35,7 +35,7 @@ def view_of(save: Path, view: Path, *names: str) -> Path:
 
 
 def started(
-    tmp_path: Path, save: Path, node: int, nnodes: int = 2, wait: float = 20.0
+    tmp_path: Path, save: Path, node: int, nnodes: int = 2, wait: float = 100.0
 ) -> Callable[[], AttemptPlan]:
     """Begins a preparation in a thread; the call waits for its plan."""
     script = megatron(tmp_path / f"w{node}")
@@ -47,7 +47,7 @@ def started(
     thread.start()
 
     def plan() -> AttemptPlan:
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
         return plans[0]
 
@@ -69,8 +69,8 @@ def test_a_node_with_an_older_view_does_not_choose_alone(tmp_path: Path) -> None
     save = saved(tmp_path / "ck", 10, 20)
     view = view_of(save, tmp_path / "view", "iter_0000010")
     ran(tmp_path / "v0", 1)
-    first = started(tmp_path, save, 0, wait=10.0)
-    other = started(tmp_path, view, 1, wait=1.0)
+    first = started(tmp_path, save, 0)
+    other = started(tmp_path, view, 1, wait=5.0)
     assert other().exit_code == 202 and first().resume_from == 20
     refused = other().refused
     assert refused is not None and "iter_0000020" in refused
@@ -132,14 +132,14 @@ def test_where_the_tracker_leads_every_node_sees_it_first(tmp_path: Path) -> Non
         given += ["--save", str(folder), "--load", str(folder)]
         plans.append(given)
     found: list[AttemptPlan] = []
-    thread = threading.Thread(target=lambda: found.append(act(plans[1], tmp_path / "v1", wait=20)))
+    thread = threading.Thread(target=lambda: found.append(act(plans[1], tmp_path / "v1", wait=100)))
     thread.start()
-    first = act(plans[0], tmp_path / "v0", wait=20)
+    first = act(plans[0], tmp_path / "v0", wait=100)
     assert first.refused is None and (save / TRACKER).read_text() == "20"
     thread.join(0.3)
     assert thread.is_alive()
     (view / TRACKER).write_text("20")
-    thread.join(20)
+    thread.join(120)
     assert found[0].refused is None and value_of(found[0].argv, "--ckpt-step") is None
 
 

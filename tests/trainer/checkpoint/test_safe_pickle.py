@@ -115,7 +115,7 @@ CHEAP = {
 }
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", CHEAP)
 def test_it_is_cheap_to_read(name: str) -> None:
     read_pickle(CHEAP[name], STEPS)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from mwatch_trainer.control.client import ask
 from support.runs.wrapper_runs import (
     LIMIT_SECONDS,
+    ask,
     attempt,
     child_pid,
     descendants,
@@ -49,14 +49,18 @@ def ready(directory: Path, times: int = 1) -> None:
 def test_it_reports_its_state(tmp_path: Path) -> None:
     with running(tmp_path, *FOREVER):
         ready(tmp_path)
-        # The bytes are in the log a moment before the process that passed them on has counted them.
-        until(lambda: ask(str(tmp_path), {"op": "status"})["output"]["printed_bytes"])
-        answer = ask(str(tmp_path), {"op": "status"})
+        # The bytes are in the log a moment before the process that passed them on has counted them,
+        # and perhaps before the wrapper has noted whose they are.
+        answer = until(lambda: _counted(ask(str(tmp_path), {"op": "status"})))
         assert answer["ok"] is True
         assert (answer["is_running"], answer["mode"], answer["stopping"]) == (True, "observe", None)
         assert answer["pid"] == child_pid(tmp_path)
         assert answer["output"]["printed_bytes"] == 6
         assert answer["output"]["unwritten_bytes"] == 0
+
+
+def _counted(status: dict[str, Any]) -> dict[str, Any] | None:
+    return status if "pid" in status and status["output"]["printed_bytes"] else None
 
 
 def test_a_stop_ends_the_command_and_says_why(tmp_path: Path) -> None:
@@ -83,7 +87,7 @@ def test_a_stop_kills_after_its_grace(tmp_path: Path) -> None:
 def test_a_stop_with_a_save_asks_the_ranks_and_not_their_launcher(tmp_path: Path) -> None:
     with running(tmp_path, *python(SAVES, "launcher", SAVES)) as wrapper:
         ready(tmp_path, 2)
-        request = {"op": "stop", "grace_seconds": 20, "save": True, "reason": "drain"}
+        request = {"op": "stop", "grace_seconds": 100, "save": True, "reason": "drain"}
         assert ask(str(tmp_path), request)["ok"] is True
         assert wrapper.wait(LIMIT_SECONDS) == 0
     assert {b"saved 0", b"saved 1"} <= set(log(tmp_path).splitlines())
@@ -123,7 +127,7 @@ def test_a_restart_in_place_is_a_new_attempt(tmp_path: Path) -> None:
         answer = ask(str(tmp_path), {"op": "restart", "grace_seconds": 5, "reason": "a test"})
         assert answer["ok"] is True
         ready(tmp_path, 2)
-        assert child_pid(tmp_path) != first
+        until(lambda: child_pid(tmp_path) != first)  # a thread writes who it is
         assert not is_alive(first)
         begins = attempt(tmp_path)["log"]
         assert begins["inode"] == (tmp_path / "trainer.log").stat().st_ino

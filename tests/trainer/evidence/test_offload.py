@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +16,8 @@ from pathlib import Path
 import pytest
 
 from mwatch.model.incident import is_incident_id as is_incident_id_there
-from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.incidents import NotCopied, beside, copy, is_incident_id, prune
-from support.runs.wrapper_runs import attempt, child_pid, helpers, is_alive, running
+from support.runs.wrapper_runs import ask, attempt, child_pid, helpers, is_alive, kill, running
 from support.waiting import until
 
 ID = "20260105T121314Z-a1-hang"
@@ -34,13 +34,26 @@ def bundle(volume: Path, id: str = ID) -> Path:
 
 
 @contextmanager
-def acting(tmp_path: Path, *options: str) -> Iterator[tuple[Path, Path]]:
+def acting(tmp_path: Path, *options: str, patch: str = "") -> Iterator[tuple[Path, Path]]:
     """The volume, and the save folder of its wrapper."""
     volume, save = tmp_path / "volume", tmp_path / "save"
     save.mkdir(exist_ok=True)
-    with running(volume, *FOREVER, options=["--checkpoints", str(save), *options]):
+    given = ["--checkpoints", str(save), *options]
+    with running(volume, *FOREVER, options=given, patch=patch):
         child_pid(volume)
         yield volume, save
+
+
+def held_copiers(tmp_path: Path) -> str:
+    """For `acting`: one that copies begins only when there is a file `gate`."""
+    script = tmp_path / "python"
+    script.write_text(
+        f'#!/bin/sh\ncase "$*" in *evidence.incidents*)\n'
+        f'while [ ! -e "{tmp_path}/gate" ]; do sleep 0.05; done;; esac\n'
+        f'exec "{sys.executable}" "$@"\n'
+    )
+    script.chmod(0o755)
+    return f"sys.executable = {str(script)!r}"
 
 
 def test_both_sides_have_the_same_names_for_incidents() -> None:
@@ -51,7 +64,7 @@ def test_both_sides_have_the_same_names_for_incidents() -> None:
 def test_it_is_copied_beside_the_checkpoints_for_the_owner_alone(tmp_path: Path) -> None:
     with acting(tmp_path, "--act") as (volume, save):
         bundle(volume)
-        answer = ask(str(volume), {"op": "keep", "id": ID, "seconds": 10}, 12)
+        answer = ask(str(volume), {"op": "keep", "id": ID, "seconds": 60})
     assert (answer["ok"], answer["state"], answer["files"]) == (True, "kept", 2)
     folder = Path(beside(str(save))) / ID
     assert answer["folder"] == str(folder)
@@ -63,9 +76,9 @@ def test_it_is_copied_beside_the_checkpoints_for_the_owner_alone(tmp_path: Path)
 def test_asked_again_it_brings_what_is_new(tmp_path: Path) -> None:
     with acting(tmp_path, "--act") as (volume, save):
         folder = bundle(volume)
-        assert ask(str(volume), {"op": "keep", "id": ID, "seconds": 10}, 12)["ok"] is True
+        assert ask(str(volume), {"op": "keep", "id": ID, "seconds": 60})["ok"] is True
         (folder / "incident.json").write_text('{"closed": true}')
-        assert ask(str(volume), {"op": "keep", "id": ID, "seconds": 10}, 12)["files"] == 3
+        assert ask(str(volume), {"op": "keep", "id": ID, "seconds": 60})["files"] == 3
     assert (Path(beside(str(save))) / ID / "incident.json").read_text() == '{"closed": true}'
 
 
@@ -87,7 +100,7 @@ def test_only_an_incident_can_be_kept(tmp_path: Path, id: str) -> None:
 
 def test_a_bundle_that_is_not_there_is_reported(tmp_path: Path) -> None:
     with acting(tmp_path, "--act") as (volume, _):
-        answer = ask(str(volume), {"op": "keep", "id": ID, "seconds": 10}, 12)
+        answer = ask(str(volume), {"op": "keep", "id": ID, "seconds": 60})
         assert answer["ok"] is False
         assert "No such file" in answer["error"]
 
@@ -104,38 +117,36 @@ def copiers(wrapper: int) -> list[int]:
 
 
 def test_storage_that_hangs_holds_up_neither_the_caller_nor_the_wrapper(tmp_path: Path) -> None:
-    """A stopped process stands for one that waits for the storage."""
-    with acting(tmp_path, "--act") as (volume, _):
+    """A process that is not let go stands for one that waits for the storage."""
+    with acting(tmp_path, "--act", patch=held_copiers(tmp_path)) as (volume, _):
         bundle(volume)
         trainer, wrapper = child_pid(volume), attempt(volume)["wrapper_pid"]
-        answer = ask(str(volume), {"op": "keep", "id": ID, "seconds": 0}, 5)
+        answer = ask(str(volume), {"op": "keep", "id": ID, "seconds": 0})
         (copier,) = until(lambda: copiers(wrapper))
-        os.kill(copier, signal.SIGSTOP)
         assert answer["state"] == "copying"
-        another = ask(str(volume), {"op": "keep", "id": OLDER}, 5)
+        another = ask(str(volume), {"op": "keep", "id": OLDER})
         assert another["error"] == "another copy is under way"
-        still = ask(str(volume), {"op": "keep", "id": ID, "seconds": 0.1}, 5)
+        still = ask(str(volume), {"op": "keep", "id": ID, "seconds": 0.1})
         assert still["state"] == "copying"
         assert ask(str(volume), {"op": "status"})["is_running"] is True
         assert ask(str(volume), {"op": "stop", "grace_seconds": 5})["ok"] is True
         until(lambda: not is_alive(trainer) and not is_alive(wrapper))
-        os.kill(copier, signal.SIGKILL)
+        kill(copier)
 
 
 def test_a_copy_ends_with_its_time(tmp_path: Path) -> None:
     """And says so to whoever asks again."""
-    with acting(tmp_path, "--act") as (volume, _):
+    with acting(tmp_path, "--act", patch=held_copiers(tmp_path)) as (volume, _):
         bundle(volume)
-        ask(str(volume), {"op": "keep", "id": ID, "seconds": 0}, 5)
+        ask(str(volume), {"op": "keep", "id": ID, "seconds": 0})
         (copier,) = until(lambda: copiers(attempt(volume)["wrapper_pid"]))
-        os.kill(copier, signal.SIGSTOP)
         os.kill(copier, signal.SIGALRM)  # as its own timer does
-        os.kill(copier, signal.SIGCONT)
         until(lambda: not is_alive(copier))
+        (tmp_path / "gate").touch()
         answers = []
 
         def is_kept() -> bool:
-            answers.append(ask(str(volume), {"op": "keep", "id": ID, "seconds": 10}, 12))
+            answers.append(ask(str(volume), {"op": "keep", "id": ID, "seconds": 60}))
             return answers[-1].get("state") == "kept"
 
         until(is_kept)

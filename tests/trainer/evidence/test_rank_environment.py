@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from mwatch_trainer.control.client import ask
 from mwatch_trainer.evidence.dumps import MAX_BYTES, environments
 from mwatch_trainer.processes.proc import Process
 from mwatch_trainer.scrub.known_good import scrubbed_environment
 from mwatch_trainer.scrub.scrubber import Scrubber
-from support.runs.wrapper_runs import child_pid, environ, python, running
+from support.runs.wrapper_runs import ask, child_pid, environ, python, running
 
 SECRET = [
     "HF_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID",
@@ -78,12 +77,12 @@ def test_many_processes_are_reported_once_and_by_their_difference(tmp_path: Path
 
 
 def test_a_dump_has_the_environment_and_arguments_of_the_ranks(tmp_path: Path) -> None:
-    words = python("import time; time.sleep(60)", "--api-key", "hunter2hunter2", "--lr", "0.1")
+    words = python("import time; time.sleep(600)", "--api-key", "hunter2hunter2", "--lr", "0.1")
     given = environ(HF_TOKEN="plainword", MASTER_ADDR="node-0", MINE="corp-777")
     options = ["--scrub-pattern", "corp-[0-9]+"]
     with running(tmp_path, *words, options=options, given=given):
         top = child_pid(tmp_path)
-        assert ask(str(tmp_path), {"op": "dump", "id": "d", "seconds": 1}, 20)["ok"] is True
+        assert ask(str(tmp_path), {"op": "dump", "id": "d", "seconds": 1})["ok"] is True
     found = json.loads((tmp_path / "dumps" / "d" / "environment.json").read_text())
     assert found["environment"]["MASTER_ADDR"] == "node-0"
     assert found["environment"]["HF_TOKEN"] == "[9 characters]"

@@ -82,7 +82,7 @@ def test_a_call_that_hangs_is_reported_by_another_thread(
     driver.say("hang=nvmlDeviceGetPowerUsage", "over")
     look = threading.Thread(target=gpus.sample, daemon=True)
     look.start()
-    assert is_open.wait(10)
+    assert is_open.wait(60)
     clock.now += 12.0
     path = tmp_path / "gpus.json"
     assert sampler.report_hang(gpus.waiting_seconds, str(path))
@@ -90,6 +90,6 @@ def test_a_call_that_hangs_is_reported_by_another_thread(
     assert (document["state"], document["gpus"]) == ("failed", [])
     assert document["reason"] == "NVML has not answered for 12 s"
     driver.unsay("hang=nvmlDeviceGetPowerUsage")
-    look.join(10)
+    look.join(60)
     assert not sampler.report_hang(gpus.waiting_seconds, str(path))
     gpus.close()

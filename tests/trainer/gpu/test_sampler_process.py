@@ -34,7 +34,7 @@ def sampler(driver: FakeDriver, tmp_path: Path) -> Iterator[subprocess.Popen[byt
     process = start_helper("gpu.sampler", arguments, needs="pynvml")
     yield process
     process.kill()
-    process.wait(10)
+    process.wait(60)
 
 
 def read(volume: Path, name: str) -> dict[str, Any]:
@@ -59,9 +59,12 @@ def test_a_driver_that_hangs_holds_only_the_gpus_and_not_the_end(
 ) -> None:
     until(lambda: read(tmp_path, contract.NODE_GPUS))
     driver.say("hang=nvmlDeviceGetPowerUsage")
-    before = read(tmp_path, contract.NODE_PROCESSES).get("monotonic", 0.0)
-    until(lambda: read(tmp_path, contract.NODE_PROCESSES).get("monotonic", 0.0) > before + 1.5)
-    age = read(tmp_path, contract.NODE_PROCESSES)["monotonic"]
-    assert read(tmp_path, contract.NODE_GPUS)["monotonic"] < age
+
+    def behind() -> float:
+        """Seconds of the GPUs, which are written last, behind the processes."""
+        gpus = float(read(tmp_path, contract.NODE_GPUS)["monotonic"])
+        return float(read(tmp_path, contract.NODE_PROCESSES).get("monotonic", 0.0)) - gpus
+
+    until(lambda: behind() > 2.5)  # both would be written once a second
     sampler.kill()
-    sampler.wait(5)
+    sampler.wait(60)

@@ -8,13 +8,14 @@ import hashlib
 import os
 import random
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from mwatch_trainer.control.client import ask
 from support.runs.wrapper_runs import (
     LIMIT_SECONDS,
+    ask,
     attempt,
     child_pid,
     command,
@@ -183,16 +184,19 @@ for n in range(1000):
     time.sleep(0.002)
     if n == 50:
         open(sys.argv[1], 'w').close()
+        while not os.path.exists(sys.argv[3]): time.sleep(0.01)
 open(sys.argv[2], 'w').close()
 """
 
 
 def test_a_killed_wrapper_leaves_the_trainer_and_its_output_alone(tmp_path: Path) -> None:
-    early, late = tmp_path / "early", tmp_path / "late"
-    with running(tmp_path / "dir", *python(SLOW, str(early), str(late))) as wrapper:
+    early, late, gate = (tmp_path / name for name in ("early", "late", "gate"))
+    words = python(SLOW, str(early), str(late), str(gate))
+    with running(tmp_path / "dir", *words) as wrapper:
         child = child_pid(tmp_path / "dir")
         until(early.exists)
         wrapper.kill()
+        gate.touch()
         assert wrapper.stdout is not None
         assert wrapper.stdout.read() == b"".join(b"%d\n" % n for n in range(1000))
         until(late.exists)
@@ -200,12 +204,14 @@ def test_a_killed_wrapper_leaves_the_trainer_and_its_output_alone(tmp_path: Path
 
 
 def test_a_killed_pump_is_replaced(tmp_path: Path) -> None:
-    early, late = tmp_path / "early", tmp_path / "late"
-    with running(tmp_path / "dir", *python(SLOW, str(early), str(late))) as wrapper:
+    early, late, gate = (tmp_path / name for name in ("early", "late", "gate"))
+    words = python(SLOW, str(early), str(late), str(gate))
+    with running(tmp_path / "dir", *words) as wrapper:
         until(early.exists)
         pump = _pump(wrapper.pid)
         assert pump is not None
         kill(pump)
+        gate.touch()
         assert wrapper.stdout is not None
         lines = wrapper.stdout.read().split()
         assert wrapper.wait(LIMIT_SECONDS) == 0
@@ -254,6 +260,8 @@ def test_no_thread_of_the_wrapper_is_nice(tmp_path: Path) -> None:
     a busy node it copied nothing within the time that it has at the end."""
     with running(tmp_path, "sleep", "600") as wrapper:
         until(lambda: child_pid(tmp_path))
-        threads = Path(f"/proc/{wrapper.pid}/task").glob("*/stat")
-        levels = {each.read_text().rpartition(")")[2].split()[16] for each in threads}
+        levels = set()
+        for each in Path(f"/proc/{wrapper.pid}/task").glob("*/stat"):
+            with suppress(FileNotFoundError, ProcessLookupError):  # it was about to end
+                levels.add(each.read_text().rpartition(")")[2].split()[16])
     assert levels == {str(os.getpriority(os.PRIO_PROCESS, 0))}

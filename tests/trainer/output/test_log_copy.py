@@ -78,7 +78,7 @@ def test_the_backlog_keeps_the_newest_and_marks_what_is_gone() -> None:
     got = bytearray()
     drain = threading.Thread(target=lambda: got.extend(_all(reading)))
     drain.start()
-    copy.flush(20)
+    copy.flush(60)
     drain.join()
     lines = LineSplitter(MARK)
     kept = lines.feed(bytes(got)).splitlines()
@@ -140,14 +140,14 @@ def test_a_full_disk_is_counted_and_reported_when_there_is_room_again(tmp_path: 
     path = tmp_path / "log"
     writer = LogWriter(str(path), 1 << 20)
     writer.put(b"before\n")
-    assert writer.drain(10)
+    assert writer.drain(60)
     with _largest_file(10):
         writer.put(b"does not fit\n")
-        assert writer.drain(10)
+        assert writer.drain(60)
         assert writer.error
         dropped = writer.dropped
     writer.put(b"after\n")
-    assert writer.drain(10)
+    assert writer.drain(60)
     lines = path.read_bytes().splitlines()
     assert lines[0] == b"before"
     assert lines[-1] == b"after"
@@ -168,7 +168,7 @@ def test_a_disk_that_hangs_costs_the_oldest(tmp_path: Path) -> None:
         got = bytearray()
         drain = threading.Thread(target=lambda: got.extend(_until(reader.fileno(), b"000199")))
         drain.start()
-        drain.join(20)
+        drain.join(60)
     assert b"bytes are missing here" in got
     until(lambda: writer.written > 0)
     writer.close(0)

@@ -18,7 +18,14 @@ from mwatch_trainer import contract
 from mwatch_trainer.probe import dump
 from mwatch_trainer.probe.dump import Requests, free_signal, stacks, stacks_name
 from mwatch_trainer.probe.record_file import ProbeRecord
-from support.builders.probe import beat_after, finished, record_of, running, wait_for
+from support.builders.probe import (
+    beat_after,
+    finished,
+    record_of,
+    running,
+    state_of,
+    wait_for,
+)
 
 THREADS = """
 import sys, threading
@@ -33,8 +40,10 @@ event.set()
 """
 HOLDS_THE_GIL = """
 import ctypes
+sleep = ctypes.PyDLL(None).sleep
 def holds():
-    ctypes.PyDLL(None).sleep(60)
+    sleep(600)
+print("soon", flush=True)
 holds()
 """
 
@@ -61,7 +70,8 @@ def test_all_threads_are_written_when_somebody_asks(volume: Path) -> None:
         for number in itertools.count():  # until it is past its imports
             ask(volume, f"first-{number}")
             text = answer(volume, f"first-{number}")
-            if "in waits_for_input" in text or number == 100:
+            has_begun = "in waits_for_input" in text and "in busy" in text
+            if has_begun or number == 100:
                 break
         ask(volume, "second")
         assert answer(volume, "second")
@@ -107,7 +117,8 @@ def test_a_strange_request_is_not_followed(volume: Path, name: object) -> None:
 def test_the_signal_gives_the_stacks_of_a_rank_that_holds_the_gil(volume: Path) -> None:
     path = volume / contract.DUMPS_FOLDER / stacks_name(0)
     with running(HOLDS_THE_GIL, volume) as child:
-        stuck = wait_for(lambda: standing_still(volume), "the beats to stop")
+        assert child.stdout is not None and child.stdout.readline() == "soon\n"
+        stuck = wait_for(lambda: standing_still(volume, child.pid), "the beats to stop")
         assert stuck.dump_signal >= signal.SIGRTMIN
         os.kill(child.pid, stuck.dump_signal)
         wait_for(lambda: path.stat().st_size or None, "the first of the stacks")
@@ -115,10 +126,11 @@ def test_the_signal_gives_the_stacks_of_a_rank_that_holds_the_gil(volume: Path) 
     assert "in holds" in path.read_text()
 
 
-def standing_still(volume: Path) -> ProbeRecord | None:
-    """The record, once it is older than two beats."""
+def standing_still(volume: Path, pid: int) -> ProbeRecord | None:
+    """The record, once it is older than two beats and the main thread sleeps."""
     record = record_of(volume)
-    return record if record and time.monotonic() - record.monotonic > 2 else None
+    is_old = record is not None and time.monotonic() - record.monotonic > 2
+    return record if is_old and state_of(pid) == "S" else None
 
 
 def test_a_signal_that_somebody_has_taken_is_not_used() -> None:

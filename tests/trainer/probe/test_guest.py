@@ -25,6 +25,11 @@ def volume(tmp_path: Path) -> Path:
     return folder
 
 
+def remove(folder: Path, *, aside: Path) -> None:
+    """At once: file by file, a beat could come in between."""
+    shutil.rmtree(folder.rename(aside / "removed"))
+
+
 def test_a_volume_that_is_not_there(tmp_path: Path) -> None:
     with running(WAIT, tmp_path / "no" / "volume") as child:
         assert finished(child) == DONE
@@ -59,7 +64,7 @@ def test_a_record_that_is_cut_short_while_it_is_written(volume: Path) -> None:
 def test_a_volume_that_is_emptied_is_used_again(volume: Path) -> None:
     with running(WAIT, volume) as child:
         beat = beat_after(volume)
-        shutil.rmtree(volume / "probe")
+        remove(volume / "probe", aside=volume.parent)
         later = wait_for(lambda: record_of(volume), "the record to be there again")
         assert later.ticks > beat.ticks
         assert finished(child) == DONE
@@ -68,7 +73,7 @@ def test_a_volume_that_is_emptied_is_used_again(volume: Path) -> None:
 def test_a_volume_that_vanishes_is_not_made_again(volume: Path) -> None:
     with running(WAIT, volume) as child:
         beat_after(volume)
-        shutil.rmtree(volume)
+        remove(volume, aside=volume.parent)
         assert finished(child) == DONE
     assert not volume.exists()
 

@@ -19,7 +19,7 @@ import pytest
 
 from mwatch_trainer import contract
 from mwatch_trainer.probe.record_file import ProbeRecord
-from support.builders.probe import SITE, record_of, tree_of, wait_for
+from support.builders.probe import SITE, standing, tree_of, wait_for
 from support.free_ports import free_port
 
 pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="needs the extra `demo`")
@@ -43,7 +43,7 @@ def train(start_method):
         if step == 20:
             open(f"in-step-{dist.get_rank()}", "w").close()
             if dist.get_rank() == 1:
-                time.sleep(120)
+                time.sleep(1200)
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
         optimizer.step()
@@ -106,7 +106,9 @@ def _indented(text: str) -> str:
 def _look(folder: Path, volume: Path, torchrun: int) -> Seen:
     for rank in (0, 1):
         _wait_for_file(folder / f"in-step-{rank}")
-    records = tuple(_stuck(volume, rank) for rank in (0, 1))
+    records = tuple(
+        standing(volume, rank, phase) for rank, phase in enumerate(("collective", "compute"))
+    )
     request = volume / contract.DUMPS_FOLDER / contract.DUMP_REQUEST
     contract.write_json(str(request), {"id": "now", "asked_at": 0.0})
     dumps = volume / contract.DUMPS_FOLDER / "now"
@@ -126,22 +128,6 @@ def _look(folder: Path, volume: Path, torchrun: int) -> Seen:
 
 def _wait_for_file(path: Path) -> Path:
     return wait_for(lambda: path if path.exists() else None, path.name)
-
-
-def _stuck(volume: Path, rank: int) -> ProbeRecord:
-    """The record, once its stack has stood still for a while."""
-    last: list[ProbeRecord] = []
-
-    def look() -> ProbeRecord | None:
-        record = record_of(volume, rank)
-        if record is None:
-            return None
-        if last and last[0].stack == record.stack:
-            return record if record.ticks - last[0].ticks >= 2 else None
-        last[:] = [record]
-        return None
-
-    return wait_for(look, f"rank {rank} to be stuck")
 
 
 def test_each_rank_writes_and_nobody_else(seen: Seen) -> None:

@@ -92,4 +92,4 @@ def test_a_signal_reaches_the_trainer_while_long_lines_are_scrubbed(tmp_path: Pa
         sent = time.time()
         process.send_signal(signal.SIGTERM)
         until(lambda: ended.exists() and ended.read_text())
-        assert float(ended.read_text()) - sent < 5.0
+        assert float(ended.read_text()) - sent < 30.0

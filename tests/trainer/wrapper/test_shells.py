@@ -88,10 +88,11 @@ def test_a_trap_of_the_script_is_the_scripts_own(tmp_path: Path) -> None:
 
 def test_a_loop_that_would_start_training_again_ends(tmp_path: Path, train: str) -> None:
     volume = made(tmp_path)
-    with running(volume, "bash", "-c", f"while :; do {train} 1; done") as wrapper:
+    text = f"while :; do echo begin; {train} 1; done"
+    with running(volume, "bash", "-c", text) as wrapper:
         until(lambda: b"ready" in log(volume))
         kill(wrapper.pid, signal.SIGTERM)
-        until(lambda: log(volume).count(b"ready") >= 2)  # the script does as it is written
+        until(lambda: log(volume).count(b"begin") >= 2)  # the script does as it is written
         assert wrapper.wait(LIMIT_SECONDS) in (1, 128 + signal.SIGTERM)
 
 

@@ -193,7 +193,7 @@ def test_orphans_are_reaped(tmp_path: Path) -> None:
 
 
 KEYBOARD = """
-(trap 'echo inner; exit' INT; while :; do sleep 0.05; done) &
+(trap 'echo inner; exit' INT; echo ready; while :; do sleep 0.05; done) &
 trap 'echo outer; wait; exit 5' INT
 echo ready
 while :; do sleep 0.05; done
@@ -206,7 +206,7 @@ def test_ctrl_c_reaches_every_process_of_the_command(tmp_path: Path) -> None:
     if not pid:
         os.execve(sys.executable, words, environ())
     try:
-        until(lambda: b"ready" in _logged(tmp_path))
+        until(lambda: _logged(tmp_path).count(b"ready") == 2)
         os.write(terminal, b"\x03")
         _, status = os.waitpid(pid, 0)
     finally:

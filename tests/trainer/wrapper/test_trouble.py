@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from mwatch_trainer.control.client import ask
 from support.runs.wrapper_runs import (
     LIMIT_SECONDS,
+    ask,
     attempt,
     child_pid,
     command,
@@ -106,8 +106,8 @@ STEPS = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(0.05)"
 def test_a_newer_attempt_kills_this_one_at_once(tmp_path: Path) -> None:
     save = tmp_path / "save"
     save.mkdir()
-    code = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: open('saved', 'w'))\n" + STEPS
-    words = [*python(code), "--save", str(save)]
+    code = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: open(sys.argv[1], 'w'))\n"
+    words = [*python(code + STEPS, str(tmp_path / "saved")), "--save", str(save)]
     with running(
         tmp_path / "dir", *words, options=["--act", "--checkpoints", str(save)]
     ) as wrapper:
@@ -115,11 +115,13 @@ def test_a_newer_attempt_kills_this_one_at_once(tmp_path: Path) -> None:
         found = attempt(tmp_path / "dir")
         assert found["save"] == str(save)
         newer = {"version": 1, "attempt": found["attempt"] + 1, "attempts": [], "rollbacks": []}
-        (save / ".mwatch" / "timeline.json").write_text(json.dumps({**newer, "quarantine": None}))
+        file = save / ".mwatch" / "timeline.json"
+        file.with_name("newer").write_text(json.dumps({**newer, "quarantine": None}))
+        file.with_name("newer").replace(file)  # at once, as a wrapper does it
         assert wrapper.wait(LIMIT_SECONDS) >= 128
     ended = attempt(tmp_path / "dir")["exit"]
     assert ended["signal"] == 9
-    assert not Path("saved").exists()
+    assert not (tmp_path / "saved").exists()
 
 
 def test_a_sink_that_is_stuck_does_not_hold_up_an_asked_end(tmp_path: Path) -> None:

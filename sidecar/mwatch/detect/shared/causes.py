@@ -133,7 +133,8 @@ _REQUIRED = re.compile(
 )
 """Words of messages about a demand that the program or its environment does not meet."""
 _SETTING = re.compile(
-    r"\b(?:you )?must (?:set|specify|provide|pass|give)\b|\bin the [\w ]{1,40} config\b"
+    r"\b(?:you )?must (?:set|specify|provide|pass|give)\b|\bin the [\w .]{1,40} config\b"
+    r"|\bmust be (?:set|specified|provided|given)\b"
     r"|\b(?:missing|unknown|invalid) (?:config(?:uration)?|setting|option|argument|flag)s?\b",
     re.I,
 )
