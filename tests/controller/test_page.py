@@ -33,12 +33,6 @@ SECRET = "hf_" + "abcdEFGH1234" * 3
 _TAG = re.compile(r"<[^>]*>")
 
 
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop on a busy machine is not one that makes no page."""
-    monkeypatch.setattr("mwatch.watch.page._WAIT_SECONDS", 60.0)
-
-
 def text(page: bytes) -> str:
     """What is between the tags, without the style and the scripts."""
     body = page.decode().partition("<body>")[2].partition("<script>")[0]

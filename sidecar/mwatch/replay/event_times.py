@@ -27,6 +27,7 @@ from mwatch.model.event import (
     Arguments,
     Batch,
     Checkpoint,
+    Error,
     Event,
     Exit,
     Iteration,
@@ -48,9 +49,15 @@ from mwatch.replay.timestamps import (
 )
 
 MAX_HELD = 20_000
+_LATE_SECONDS = 5.0
+"""After this an exit would be acted on without the traceback that explains it."""
 """Events without a time before the first stamp; more than any start-up prints."""
 Piece = Event | StepLines
 Placed = Observed | PlacedLines
+
+
+def _first_line(piece: Piece) -> int:
+    return piece.numbers[0] if isinstance(piece, StepLines) else piece.line
 
 
 class EventTimestamper:
@@ -105,6 +112,23 @@ class EventTimestamper:
         self._held = heads[ready:]
         limits = self._limits(heads[:ready], firsts)
         return self._place(pending[:ready], stamps, limits)
+
+    def with_blocks(self, pieces: Sequence[Piece], closed: Sequence[Event]) -> list[Piece]:
+        """With the events of blocks that the end of the file closed: last, as a live log gives
+        them, but where their block ended if lines below it were printed much later."""
+        whole = list(pieces)
+        for event in closed:
+            end = (event.error_line if isinstance(event, Error) else None) or event.line
+            cut = next((n for n, each in enumerate(whole) if _first_line(each) > end), len(whole))
+            above, below = self._newest(whole[:cut]), self._newest(whole[cut:])
+            is_late = above is not None and below is not None and below - above > _LATE_SECONDS
+            whole.insert(cut if is_late else len(whole), event)
+        return whole
+
+    def _newest(self, pieces: Sequence[Piece]) -> float | None:
+        stamps = self._stamps.of_all(pieces)
+        last = (each[-1] if isinstance(each, list) else each for each in stamps)
+        return max((each for each in last if each is not None), default=None)
 
     def rest(self) -> list[Observed]:
         """Events held back at the end of the input."""

@@ -297,8 +297,8 @@ class Recording:
                 batches = list(reader.batches(data))
                 if progress:
                     progress(self._done, self._size)
-            # A block that the end of the file closes began before lines that were read after it.
-            yield from moments.observe_pieces(in_pieces([*batches, in_order(reader.close())]))
+            last = moments.with_blocks(in_pieces(batches), in_order(reader.close()))
+            yield from moments.observe_pieces(last)
             self.line_counts[file.shown] = reader.lines
         yield from moments.rest()
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from mwatch.controller.page import FleetPages, JobNow
 from mwatch.controller.server import ControllerStats, FleetMetrics
@@ -75,7 +76,7 @@ class Pages:
 
 @contextmanager
 def turning(pages: Pages, every: float = 0.02) -> Iterator[Server]:
-    """The pages on a server, with a loop that turns."""
+    """The pages on a server, with a loop that turns; on a busy machine it is waited for."""
     done = threading.Event()
 
     def loop() -> None:
@@ -86,7 +87,10 @@ def turning(pages: Pages, every: float = 0.02) -> Iterator[Server]:
     thread = threading.Thread(target=loop, daemon=True)
     thread.start()
     try:
-        with served(pages.live.pages(), max_connections=128) as server:
+        with (
+            patch("mwatch.watch.page._WAIT_SECONDS", 60.0),
+            served(pages.live.pages(), max_connections=128) as server,
+        ):
             yield server
     finally:
         done.set()

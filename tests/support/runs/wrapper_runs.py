@@ -145,10 +145,12 @@ def descendants(pid: int) -> list[int]:
 
 
 def helpers(wrapper: int, module: str) -> list[int]:
-    """The processes that it has started to run a module of `mwatch_trainer`."""
-    found = []
+    """The processes that it has started to run a module of `mwatch_trainer`; not their children,
+    which look like them until they are another program."""
+    found: dict[int, int] = {}
     for pid in descendants(wrapper):
         with suppress(OSError):
             if f"mwatch_trainer.{module}".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.append(pid)
-    return found
+                stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+                found[pid] = int(stat.rpartition(")")[2].split()[1])
+    return [pid for pid, parent in found.items() if parent not in found]

@@ -66,6 +66,7 @@ _END = re.compile(
     r"|^Max number of (?:steps|epochs) has been reached"
     r"|# Avg bus bandwidth {1,8}: [\d.]"
 )
+_OF_TOTAL = re.compile(r"\"iteration\": \"\d{1,12}/")
 _JSON_STEP_KEYS = ("step", "globalstep", "globalstep/maxsteps", "numupdates", "currentsteps")
 _STEP_KEYS = (*_JSON_STEP_KEYS, "iteration")
 _MAX_LOSSES = 8
@@ -128,7 +129,8 @@ def _read_dict(line: Line, context: Context) -> Iterable[Event]:
     _see_bar(line, context)
     loop = context.loop
     is_json = line.body[begin + 1 : begin + 2] == '"'  # other programs print it too
-    printed = values.whole(*(_JSON_STEP_KEYS if is_json else _STEP_KEYS))
+    has_plain_iteration = is_json and _OF_TOTAL.search(line.body) is None
+    printed = values.whole(*(_JSON_STEP_KEYS if has_plain_iteration else _STEP_KEYS))
     if printed is None and (is_json or not loop.is_writer(line.lane)):
         return
     yield from _step(line, context, values, loop.next() if printed is None else printed)
