@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -156,7 +157,7 @@ def test_the_sidecar_keeps_them_out_of_all_that_it_serves_sends_and_writes(tmp_p
             served = b""
             sidecar_runs.until(lambda: b"PermissionError" in sidecar.get("/v1/snapshot"))
             for path in ("/", "/metrics", "/v1/snapshot", "/v1/evidence"):
-                served += sidecar.get(path)
+                served += sidecar_runs.until(partial(sidecar.get, path))
             archive = client.get(f"/v1/evidence/{made.json['id']}.tgz").body
             sidecar_runs.until(lambda: list((volume / "incidents").glob("*/incident.json")))
             sidecar_runs.until(lambda: any(each.is_file() for each in notes.rglob("*")))

@@ -32,6 +32,8 @@ HERE = Path(__file__).parents[1] / "support" / "runs"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2")
 WITH_RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
 NAMED_SECONDS = 50.0
+PATIENT = {"mwatch.watch.page:_WAIT_SECONDS": 60.0, "mwatch.watch.page:LivePage.finish": 60.0}
+"""A page is given seconds for its first state, and for the end; a busy browser has more here."""
 WIDE = [(1440 if width > 600 else width, height, dark) for width, height, dark in SIZES]
 
 
@@ -64,7 +66,7 @@ def test_the_page_follows_a_real_run_through_a_stopped_rank_and_its_restart(
     port = free_port()
     line[line.index("--port") + 1] = str(port)
     kept = {name: text for name, text in environment().items() if name not in WITH_RANK}
-    with started(line, tmp_path, kept) as running:
+    with started(line, tmp_path, kept, PATIENT) as running:
         here = f"http://127.0.0.1:{port}/"
         until(lambda: here in running.said.read_text("utf-8"))
         tab.look(1440, 900)
@@ -96,8 +98,7 @@ def test_the_end_of_a_run_is_shown_and_nothing_is_asked_afterwards(
     line = command(tmp_path, then=trainer("--train-iters", "60", "--step-seconds", "0.1"))
     port = free_port()
     line[line.index("--port") + 1] = str(port)
-    # A page is given two seconds to get the end; here a busy browser has more.
-    with started(line, tmp_path, patches={"mwatch.watch.page:LivePage.finish": 60.0}) as running:
+    with started(line, tmp_path, patches=PATIENT) as running:
         here = f"http://127.0.0.1:{port}/"
         until(lambda: here in running.said.read_text("utf-8"))
         tab.look(1440, 900)

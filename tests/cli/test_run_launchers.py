@@ -19,7 +19,7 @@ import pytest
 
 from mwatch_trainer.processes import proc
 from support.runs import live_runs
-from support.runs.live_runs import HANGS, PATIENCE, Running, environment, started, trainer
+from support.runs.live_runs import HANGS, PATIENCE, QUICK, Running, environment, started, trainer
 from support.waiting import until
 
 pytestmark = pytest.mark.timeout(600)  # loading torch takes most of the time
@@ -59,7 +59,11 @@ def without_rank(**more: str) -> dict[str, str]:
     return {name: text for name, text in kept.items() if name not in WITH_RANK or name in more}
 
 
-def command(folder: Path, *options: str, then: list[str], policy: str = HANGS) -> list[str]:
+PATIENT = QUICK.replace("= 90", "= 20")
+"""A rank that waits some seconds for its turn on a busy machine does not hang, and has no name."""
+
+
+def command(folder: Path, *options: str, then: list[str], policy: str = PATIENT) -> list[str]:
     return live_runs.command(folder, *options, then=then, policy=policy)
 
 

@@ -18,7 +18,7 @@ from mwatch import json_codec
 from mwatch.model.job import SignSeen
 from mwatch.model.observation import ProcessExit, Sign, SignSource, SignState
 from mwatch.model.snapshot.snapshot_wire import REPORTED_SECONDS, STEADY, decode, decode_steady
-from mwatch.sidecar.follow import MAX_FOLLOWERS, follow_seconds, is_limited
+from mwatch.sidecar.follow import MAX_FOLLOWERS, Followers, follow_seconds, is_limited
 from support.fakes.pod_servers import PodServer
 
 LONG = 60
@@ -85,6 +85,44 @@ def test_an_event_is_reported_at_once(pod: PodServer) -> None:
     assert len(changed["events"]) == 1 and changed["beats"][0][2] == 6
     assert changed["cursor"] != first["cursor"]
     assert "wrapper" not in changed, "it is known"
+
+
+class ChangingPage:
+    """Stands for the page of a sidecar: one number is all that a decision depends on."""
+
+    def __init__(self) -> None:
+        self.state = 0
+        self.ring = self
+        self.newest = 0
+
+    def material(self) -> int:
+        return self.state
+
+    def whole(self, cursor: str) -> tuple[bytes, str, int]:
+        return b"%d" % self.state, cursor, self.newest
+
+
+class Enough(Exception):
+    pass
+
+
+@pytest.mark.timeout(LONG / 2)
+def test_what_happens_while_a_line_is_sent_is_reported_at_once() -> None:
+    page, lines = ChangingPage(), []
+    followers = Followers(page)  # type: ignore[arg-type]
+
+    def send(line: bytes) -> None:
+        lines.append(line)
+        if len(lines) == 2:
+            raise Enough
+        page.state = 7
+        followers.turn()  # nobody waits for it yet
+
+    stream = followers.stream("", LONG).stream
+    assert stream is not None
+    with pytest.raises(Enough):
+        stream(send)
+    assert lines == [b"0\n", b"7\n"]
 
 
 def test_iterations_alone_are_reported_with_the_period(pod: PodServer) -> None:

@@ -31,7 +31,7 @@ def test_the_page_of_a_pod_shows_its_run_and_the_commands_for_its_job(tmp_path: 
 def test_a_pod_that_has_not_started_has_a_page_too(tmp_path: Path) -> None:
     (tmp_path / "mwatch").mkdir()
     with sidecar(tmp_path / "mwatch") as one:
-        shown = one.get("/").decode()
+        shown = until(lambda: one.get("/").decode())  # a busy one asks to come again (503)
         assert "no data yet" in shown and "Nothing is running yet" in shown
 
 

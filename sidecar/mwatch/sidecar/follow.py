@@ -108,11 +108,11 @@ class Followers:
     def _wait(self, material: Any, due: float, urgent: deque[float]) -> bool:
         """Until the next line is due; whether it comes before its time."""
         while (left := due - self._clock()) > 0:
-            with self._turned:
+            with self._turned:  # a turn between the look and the wait is not missed
+                if not is_limited(urgent, self._clock()) and self._page.material() != material:
+                    return True
                 if not self._turned.wait(left):
                     return False
-            if not is_limited(urgent, self._clock()) and self._page.material() != material:
-                return True
         return False
 
 

@@ -49,6 +49,8 @@ class TrackedIncident:
     announcements: int = 0
     changed_at: float | None = None
     """When the record last changed since its evidence was copied off the pod."""
+    has_reported_evidence: bool = False
+    """An update has reported the record with its evidence."""
 
 
 class IncidentChanges(NamedTuple):
@@ -98,15 +100,17 @@ class IncidentTracker:
             if incident.number > last:
                 evidence = self._earlier.get(incident.id)
                 tracked = TrackedIncident(incident, self._record(incident, evidence))
+                tracked.has_reported_evidence = evidence is not None
                 self._tracked.append(tracked)
                 self._want_evidence(tracked)
                 self._write(tracked)
                 changes.recorded.append(tracked)
         for tracked in self._changing():
             self._want_evidence(tracked)
-            if tracked.record.evidence is None and _kept(tracked.case) is not None:
-                changes.recorded.append(tracked)
             self._refresh(tracked)
+            if tracked.record.evidence is not None and not tracked.has_reported_evidence:
+                tracked.has_reported_evidence = True
+                changes.recorded.append(tracked)
             self._announce(tracked, changes)
             self._keep_again(tracked)
         return changes
@@ -135,7 +139,7 @@ class IncidentTracker:
         for each in self._tracked:
             incident = each.incident
             is_final = incident.is_over and not incident.awaits_recovery
-            is_saved = each.case is None or each.record.evidence is not None
+            is_saved = each.case is None or each.has_reported_evidence
             is_idle = each.announced is None and each.changed_at is None
             if not (is_final and is_saved and is_idle) or each.record.times != incident.times:
                 yield each
