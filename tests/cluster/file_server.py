@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from cluster.addresses import NODE
 
 _SECONDS = 900.0
-"""Longer than any test: who asks waits for `go`."""
+"""Longer than any test: a request waits for `go`."""
 
 
 class FileServer:

@@ -107,7 +107,7 @@ def test_a_bundle_is_asked_for_listed_and_fetched(tmp_path: Path) -> None:
         until(lambda: client.get(f"/v1/evidence/{id}.tgz").status == 200)
 
         def another() -> dict[str, Any] | None:
-            """Who asks in the moment after the first is written still gets that one."""
+            """A request in the moment after the first is written still gets that one."""
             found = client.post("/v1/evidence", reason="once more", wait_seconds=25).json
             return found if found["id"] != id and "manifest" in found else None
 

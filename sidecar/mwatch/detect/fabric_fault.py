@@ -11,7 +11,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from mwatch.detect.shared import evidence, xid
-from mwatch.detect.shared.causes import MEMORY
+from mwatch.detect.shared.causes import ran_out_of_memory
 from mwatch.detect.shared.progress import iteration_at, went_on
 from mwatch.detect.shared.stall import has_stopped
 from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
@@ -99,7 +99,7 @@ def _flaps(faults: list[FaultSeen]) -> bool:
 def _follows_another(job: Job, first: FaultSeen) -> bool:
     """A root cause of another kind came before: its peers only see that the path is gone."""
     attempt = job.attempt
-    if any(seen.fault.id in MEMORY for seen in attempt.faults):
+    if ran_out_of_memory(attempt.faults):
         return True  # who was killed for its memory is reported last
     roots = (seen for seen in attempt.faults if seen.is_root)
     if any(seen.at <= first.at and not _is_fabric(seen) for seen in roots):

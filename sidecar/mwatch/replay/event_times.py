@@ -18,9 +18,10 @@ before the pod's next stamp, and the last lines of a pod when the others fell si
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import NamedTuple, cast
 
 from mwatch.model.event import (
@@ -116,19 +117,25 @@ class EventTimestamper:
     def with_blocks(self, pieces: Sequence[Piece], closed: Sequence[Event]) -> list[Piece]:
         """With the events of blocks that the end of the file closed: last, as a live log gives
         them, but where their block ended if lines below it were printed much later."""
-        whole = list(pieces)
+        if not closed:
+            return list(pieces)
+        lines = [_first_line(each) for each in pieces]
+        last = [
+            each[-1] if isinstance(each, list) else each for each in self._stamps.of_all(pieces)
+        ]
+        stamps = [-math.inf if each is None else each for each in last]
+        above = list(accumulate(stamps, max, initial=-math.inf))
+        below = list(accumulate(reversed(stamps), max, initial=-math.inf))[::-1]
+        placed: dict[int, list[Piece]] = {}
         for event in closed:
             end = (event.error_line if isinstance(event, Error) else None) or event.line
-            cut = next((n for n, each in enumerate(whole) if _first_line(each) > end), len(whole))
-            above, below = self._newest(whole[:cut]), self._newest(whole[cut:])
-            is_late = above is not None and below is not None and below - above > _LATE_SECONDS
-            whole.insert(cut if is_late else len(whole), event)
-        return whole
-
-    def _newest(self, pieces: Sequence[Piece]) -> float | None:
-        stamps = self._stamps.of_all(pieces)
-        last = (each[-1] if isinstance(each, list) else each for each in stamps)
-        return max((each for each in last if each is not None), default=None)
+            cut = bisect_right(lines, end)
+            is_late = math.isfinite(above[cut]) and below[cut] - above[cut] > _LATE_SECONDS
+            placed.setdefault(cut if is_late else len(pieces), []).append(event)
+        whole: list[Piece] = []
+        for index, each in enumerate(pieces):
+            whole += [*placed.get(index, ()), each]
+        return whole + placed.get(len(pieces), [])
 
     def rest(self) -> list[Observed]:
         """Events held back at the end of the input."""

@@ -291,7 +291,12 @@ def is_of_a_loader(faults: Iterable[FaultSeen]) -> bool:
 
 def is_without_memory(seen: FaultSeen, faults: Iterable[FaultSeen]) -> bool:
     """A task stood still in the kernel of a machine that ran out of memory."""
-    return seen.fault.id == _HUNG_TASK and any(each.fault.id in MEMORY for each in faults)
+    return seen.fault.id == _HUNG_TASK and ran_out_of_memory(faults)
+
+
+def ran_out_of_memory(faults: Iterable[FaultSeen]) -> bool:
+    """A process was killed for its memory."""
+    return any(each.fault.id in MEMORY for each in faults)
 
 
 def plain(exit_code: int | None, signal: str | None = None) -> int | None:

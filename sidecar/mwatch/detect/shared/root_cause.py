@@ -86,7 +86,11 @@ _RECLAIMED = frozenset(
 _NODE_GONE = frozenset({"k8s-node-not-ready", "ray-node-died", "slurm-node-failed"})
 """What is seen of a machine that was taken away."""
 _ASSERTION = "process-assertion"
-_EVICTED, _FULL_DISK = "k8s-evicted", "k8s-evicted-disk"
+_EXPLAINED = (
+    (_RECLAIMED, _NODE_GONE),
+    (frozenset({"k8s-evicted-disk"}), frozenset({"k8s-evicted"})),
+)
+"""What explains other faults that are printed beside it, and those."""
 _GRACE_LINES = 200
 _LATE_LINES = 40
 _DATA_CODE = re.compile(
@@ -388,7 +392,7 @@ class _Seen:
             for seen in self._faults
             if seen.is_root and not causes.is_without_memory(seen, self._faults)
         ]
-        if any(seen.fault.id in causes.MEMORY for seen in self._faults):
+        if causes.ran_out_of_memory(self._faults):
             # Peers of who was killed see that the path is gone.
             roots = [seen for seen in roots if seen.entry and seen.entry.blame is not Blame.FABRIC]
         if any(map(_is_undefined, roots)) and self._first_cascade():
@@ -397,10 +401,9 @@ class _Seen:
 
     def _named_roots(self) -> list[FaultSeen]:
         roots = [seen for seen in self._roots() if seen.fault.id not in _VAGUE]
-        if any(seen.fault.id == _FULL_DISK for seen in roots):
-            roots = [seen for seen in roots if seen.fault.id != _EVICTED]
-        if any(seen.fault.id in _RECLAIMED for seen in roots):
-            return [seen for seen in roots if seen.fault.id not in _NODE_GONE]
+        for reasons, effects in _EXPLAINED:
+            if any(seen.fault.id in reasons for seen in roots):
+                roots = [seen for seen in roots if seen.fault.id not in effects]
         return roots
 
     def _first_error(self) -> ErrorSeen | None:
