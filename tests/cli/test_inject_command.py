@@ -75,7 +75,7 @@ def test_json_has_objects_notes_and_findings() -> None:
     told = read_json(done.stdout, "injected")
     assert told["jobs"] == ["PyTorchJob/megatron"]
     assert told["notes"] == told["said"] != [], "the old key stays for one release"
-    assert [each["kind"] for each in told["objects"]] == ["Service", "PyTorchJob", "Service"]
+    assert [each["kind"] for each in told["objects"]] == ["Service", "Service", "PyTorchJob"]
     assert {each["check"] for each in told["findings"]} == {"elastic", "rendezvous-store"}
 
 

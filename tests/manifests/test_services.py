@@ -14,7 +14,13 @@ import pytest
 
 from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.whole import inject_text, uninject_text
-from support.repository.manifest_files import NATIVE, PLAIN, objects_in, text_of
+from support.repository.manifest_files import (
+    NATIVE,
+    PLAIN,
+    objects_in,
+    text_of,
+    unlisted_objects_in,
+)
 
 FILE = "hyperpod.yaml"
 OF_POD = {
@@ -46,7 +52,7 @@ def services(content: dict[str, Any], wish: InjectRequest = PLAIN) -> list[dict[
 
 
 def test_the_first_pod_gets_a_service_that_has_it_before_it_is_ready() -> None:
-    job_object, service = objects_in(inject_text(text_of(FILE), FILE, PLAIN).text)[-2:]
+    service, job_object = objects_in(inject_text(text_of(FILE), FILE, PLAIN).text)[-2:]
     assert job_object["kind"] == "PyTorchJob" and service["kind"] == "Service"
     assert service["metadata"]["name"] == "megatron-worker-0"
     assert OF_POD.items() <= service["metadata"]["labels"].items()
@@ -79,23 +85,81 @@ def test_there_is_none_where_none_is_needed_or_the_name_is_not_known() -> None:
     assert services(unnamed) == []
 
 
+YAML_JOB = """\
+apiVersion: kubeflow.org/v1
+kind: PyTorchJob
+metadata: {name: gpt}  # the long run
+spec:
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 2
+      template:
+        spec:
+          containers: [{name: pytorch, image: i, command: [torchrun, train.py]}]
+"""
+YAML_LIST = """\
+# all of it
+apiVersion: v1
+kind: List
+items:
+  # the place
+  - apiVersion: v1
+    kind: Namespace
+    metadata: {name: team}
+  # the run
+  - apiVersion: kubeflow.org/v1
+    kind: PyTorchJob
+    metadata: {name: gpt}
+    spec:
+      pytorchReplicaSpecs:
+        Worker:
+          replicas: 2
+          template:
+            spec:
+              containers: [{name: pytorch, image: i, command: [torchrun, train.py]}]
+"""
+OTHER_KIND = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: before}\n"
+ONE, OTHER = job(Worker=2), job(Worker=2)
+OTHER["metadata"]["name"] = "other"
+LISTED = {"apiVersion": "v1", "kind": "List", "items": [ONE]}
+FORMS = {
+    "example": text_of(FILE).rstrip("\n"),
+    "json": json.dumps(ONE, indent=2),
+    "list": json.dumps(LISTED, indent=2),
+    "two jobs": json.dumps({**LISTED, "items": [ONE, OTHER]}),
+    "yaml": YAML_JOB.rstrip("\n"),
+    "comments on top": f"# license\n\n# what it is\n{YAML_JOB}",
+    "separator": f"---\n# what it is\n{YAML_JOB}",
+    "directive": f"%YAML 1.2\n---\n{YAML_JOB}",
+    "behind another": f"{OTHER_KIND}---\n{YAML_JOB}",
+    "between others": f"{OTHER_KIND}# end\n---\n# run\n{YAML_JOB}---\n{OTHER_KIND}",
+    "on the line of the separator": f"{OTHER_KIND}--- {json.dumps(ONE)}",
+    "two documents": f"{YAML_JOB}# end\n---\n{YAML_JOB.replace('gpt', 'other')}",
+    "yaml list": YAML_LIST,
+}
+
+
 @pytest.mark.parametrize("end", ["", "\n"])
-@pytest.mark.parametrize("form", ["yaml", "json", "list", "two jobs"])
+@pytest.mark.parametrize("form", FORMS)
 def test_the_way_back_and_again(form: str, end: str) -> None:
-    one, other = job(Worker=2), job(Worker=2)
-    other["metadata"]["name"] = "other"
-    listed = {"apiVersion": "v1", "kind": "List", "items": [one]}
-    text = {
-        "yaml": text_of(FILE).rstrip("\n"),
-        "json": json.dumps(one, indent=2),
-        "list": json.dumps(listed, indent=2),
-        "two jobs": json.dumps({**listed, "items": [one, other]}),
-    }[form] + end
+    text = FORMS[form] + end
     once = inject_text(text, "f", PLAIN).text
-    assert once.count("publishNotReadyAddresses") == (2 if form == "two jobs" else 1)
+    assert once.count("publishNotReadyAddresses") == (2 if form.startswith("two") else 1)
     assert inject_text(once, "f", PLAIN).text == once
     assert uninject_text(once, "f").text == text
     assert "publishNotReadyAddresses" not in inject_text(once, "f", NATIVE).text
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_service_is_created_before_the_operator_makes_its_own(form: str) -> None:
+    """And after all that stood before the job, such as its namespace."""
+    found = unlisted_objects_in(inject_text(FORMS[form], "f", PLAIN).text)
+    titles = [f"{each['kind']}/{each['metadata']['name']}" for each in found]
+    jobs = [each for each in titles if each.startswith("PyTorchJob/")]
+    assert jobs
+    for each in jobs:
+        name = each.partition("/")[2]
+        assert titles[titles.index(each) - 1] == f"Service/{name}-worker-0"
 
 
 def test_the_other_job_keeps_its_service() -> None:
@@ -104,7 +168,7 @@ def test_the_other_job_keeps_its_service() -> None:
     listed = {"apiVersion": "v1", "kind": "List", "items": [one, other]}
     once = inject_text(json.dumps(listed), "f", PLAIN).text
     left = json.loads(uninject_text(once, "f", ("gpt",)).text)["items"]
-    assert [each["metadata"]["name"] for each in left] == ["gpt", "other", "other-worker-0"]
+    assert [each["metadata"]["name"] for each in left] == ["gpt", "other-worker-0", "other"]
 
 
 def test_a_service_of_the_user_stays() -> None:

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mwatch.manifests import kinds
 from mwatch.manifests.parts import InjectRequest
 from mwatch.manifests.stream import Document, new_document, plain, tree
-from mwatch.model.checks import Tree
+from mwatch.model.checks import Path, Tree
 from mwatch.model.kube.fields import items, mapping, part
 from mwatch.model.kube.pod import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 
@@ -29,7 +30,8 @@ _OPERATOR = {"training.kubeflow.org/operator-name": "pytorchjob-controller"}
 _PORT = {"name": "pytorchjob-port", "port": 23456}
 """As the operator fills it in for a container without ports."""
 _FIRST = ("Master", "Worker")
-_LIST, _LINE_END = "list", "line end"
+_LIST, _TOOK_HEAD = "list", "took head"
+_SEPARATOR = "---\n"
 
 
 def service_of(job: Tree, request: InjectRequest) -> dict[str, Any] | None:
@@ -76,21 +78,25 @@ def _ports(pod: Tree) -> list[dict[str, Any]]:
 
 
 def with_service(
-    documents: Sequence[Document], service: dict[str, Any], file: str
+    documents: Sequence[Document], job: Document, path: Path, service: dict[str, Any], file: str
 ) -> list[Document]:
-    """Behind the rest; a file that is one object in JSON stays one, as a List."""
-    only = documents[0]
-    if len(documents) == 1 and only.is_json:
-        if only.content.get("kind") != "List":
-            _note(service, _LIST)
-            whole = {"apiVersion": "v1", "kind": "List", "items": [plain(only.content)]}
-            only.content = tree(whole)
-        only.content["items"].append(tree(service))
-        only.is_changed = True
+    """In front of the job: with the job there, the operator makes its own at once, and kubectl
+    fails to create this one. A file that is one object in JSON stays one, as a List."""
+    if not path and len(documents) == 1 and job.is_json:
+        _note(service, _LIST)
+        whole = {"apiVersion": "v1", "kind": "List", "items": [plain(job.content)]}
+        job.content, path = tree(whole), ("items", 0)
+    if path:
+        job.content["items"].insert(path[-1], tree(service))
+        job.is_changed = True
         return list(documents)
-    if not documents[-1].text().endswith("\n"):
-        _note(service, _LINE_END)
-    return [*documents, new_document(service, file)]
+    place = next(index for index, each in enumerate(documents) if each is job)
+    made = new_document(service, file)
+    if not job.head.startswith("---"):  # the first: comments of the file stay on top
+        _note(service, _TOOK_HEAD)
+        made = replace(new_document(service, file), head=job.head)
+        job.head = _SEPARATOR
+    return [*documents[:place], made, *documents[place:]]
 
 
 def _note(service: dict[str, Any], before: str) -> None:
@@ -101,13 +107,17 @@ def _note(service: dict[str, Any], before: str) -> None:
 def without_services(documents: Sequence[Document], jobs: Collection[str] = ()) -> list[Document]:
     """Without those that an earlier `inject` wrote for these jobs; none named: for all."""
     left: list[Document] = []
+    taken: str | None = None
     for each in documents:
         job, before = _added_for(each.content)
         if job is None or (jobs and job not in jobs):
+            if taken is not None:
+                each.head = taken + each.head.removeprefix(_SEPARATOR)
             _take_out(each, jobs)
             left.append(each)
-        elif before == _LINE_END and left:
-            left[-1].tail, left[-1].body = _without_line_end(left[-1])
+            taken = None
+        else:
+            taken = each.head if before == _TOOK_HEAD else None
     return left
 
 
@@ -125,12 +135,6 @@ def _take_out(document: Document, jobs: Collection[str]) -> None:
             del listed[index]
     if was_single and len(listed) == 1:
         document.content = listed[0]
-
-
-def _without_line_end(document: Document) -> tuple[str, str]:
-    if document.tail:
-        return document.tail.removesuffix("\n"), document.body
-    return "", document.body.removesuffix("\n")
 
 
 def _added_for(content: Any) -> tuple[str | None, str]:

@@ -223,10 +223,10 @@ def inject_text(text: str, file: str, request: InjectRequest) -> ManifestResult:
             found = inject(job, request)
         notes += [f"{each.title}: {note}" for note in found]
         each.document.is_changed = True
-    for each in chosen:
+    for each in reversed(chosen):  # an item of a List moves those behind it
         service = service_of(each.content, request)
         if service is not None:
-            documents = with_service(documents, service, file)
+            documents = with_service(documents, each.document, each.path, service, file)
     return _result(documents, [each.title for each in chosen], notes)
 
 
