@@ -26,6 +26,9 @@ from mwatch.model.settings import Settings
 _MAX_NAMED = 4
 _BAD_TRACKER = frozenset({"checkpoint-tracker-invalid", "checkpoint-no-iteration"})
 _MAX_NUMBERS = 8
+_SOON = 3
+"""Iterations after the start of a process: numbers that go bad so early come from its weights or
+its settings."""
 
 _OF_STEPS = (Cause.NAN, Cause.LOSS_SCALE_COLLAPSE)
 
@@ -216,6 +219,9 @@ def target(job: Job, finding: Finding, settings: Settings) -> ResumeChoice:
     if loaded and was_good_before(job, bad):
         before = min(before, loaded)
         limit = f"before {loaded}, for an earlier attempt passed iteration {bad} in good health"
+    elif loaded and loaded < bad <= loaded + _SOON and bad not in job.earlier_steps:
+        before = min(before, loaded)
+        limit = f"before {loaded}, with which the numbers went bad at once"
     choice = choose(job, before=before, limit=limit)
     if choice.nothing_complete and has_none_before(job, before):
         reason = f"none was written before the first bad iteration {bad}: from the beginning"
@@ -260,7 +266,7 @@ def rollback_refusal(
 def _was_never_good(job: Job, bad: int) -> bool:
     attempt = job.attempt
     is_new = not job.past and not attempt.resumed_from and not job.checkpoints
-    return is_new and bad <= 1 and (attempt.first_iteration or 1) <= 1
+    return is_new and bad <= _SOON and (attempt.first_iteration or 1) <= bad
 
 
 def _same_samples(job: Job, done: list[Act], bad: int, settings: Settings) -> Act | None:
