@@ -101,7 +101,7 @@ def test_the_commands_of_the_readme_install_inject_and_diagnose(
     assert INSTALLED in installed.stdout
     injected = shell(INJECT)
     assert injected.returncode == 0, injected.stderr
-    made = ("pytorchjob.kubeflow.org/gpt", "service/gpt-worker-0")
+    made = ("service/gpt-worker-0", "pytorchjob.kubeflow.org/gpt")
     assert injected.stdout == "".join(f"{each} created\n" for each in made)
     cluster("rollout", "status", "deployment/mwatch-controller", "-n", NAMESPACE, "--timeout=300s",
             seconds=310)  # fmt: skip
