@@ -27,7 +27,7 @@ def job_with(*iterations: int, **more: Any) -> Job:
 def test_the_newest_that_the_log_says_was_saved_where_the_folder_is_out_of_reach() -> None:
     choice = choose(job_with(200, 400), before=None)
     why = "checkpoint 400: the newest one that was saved, according to the log"
-    assert choice == (400, why, False)
+    assert choice == (400, why, False, False)
 
 
 def test_the_folder_knows_better_than_the_log() -> None:
@@ -113,7 +113,7 @@ def test_one_that_an_attempt_resumed_from_is_there(load: str, expected: int | No
 
 def test_nothing_was_ever_written() -> None:
     choice = choose(died(first_iteration=1), before=None)
-    assert choice == (None, "no checkpoint was ever written: from the beginning", False)
+    assert choice == (None, "no checkpoint was ever written: from the beginning", False, False)
     decision = decided(died(), finding(Cause.CRASH))
     assert (decision.action, decision.resume_from) == (Action.RESTART, None)
 

@@ -142,7 +142,7 @@ def test_the_signal_that_a_framework_reports_is_not_the_cause(tmp_path: Path) ->
         ([TRAINED, "ssl.SSLEOFError: [SSL: UNEXPECTED_EOF_WHILE_READING] EOF occurred"],
          Cause.FABRIC, Action.RESTART),
         (["OSError: image file is truncated (24 bytes not processed)"], Cause.DATA, Action.STOP),
-        ([TRAINED, "ValueError: Grad Norm Spiked"], Cause.LOSS_SPIKE, Action.RESTART),
+        ([TRAINED, "ValueError: Grad Norm Spiked"], Cause.LOSS_SPIKE, Action.STOP),
         (["W0903 hook.py:91] found TPU t5 in state PREEMPTED, and health None."],
          Cause.PREEMPTED, Action.NONE),
         (["agent closed with allocated containers"], Cause.LOST_POD, Action.RESTART),

@@ -126,7 +126,9 @@ def after_stop(job: Job, finding: Finding, settings: Settings) -> str:
     before = finding.since_iteration
     choice = resume.before_failed(job) if is_load else resume.choose(job, before=before)
     place = "start again" if choice.iteration is None else f"resume from {choice.iteration}"
-    place = "choose by hand what to resume from" if choice.nothing_complete else place
+    goes_back = RULES[finding.cause].resume is Resume.BEFORE_BAD
+    is_open = choice.nothing_complete or (goes_back and choice.nothing_known)
+    place = "choose by hand what to resume from" if is_open else place
     if finding.cause is Cause.OOM:
         return f"{_memory(job, settings)}, then {place}"
     entry = job.catalogue.get(finding.fault or "")
@@ -361,6 +363,8 @@ def _choice(case: _Case) -> resume.ResumeChoice:
 def _refusal(case: _Case, choice: resume.ResumeChoice) -> str | None:
     job, record, limits = case.job, case.record, case.settings.act
     reasons = [choice.reason if choice.nothing_complete else None]
+    if case.rule.resume is Resume.BEFORE_BAD and choice.nothing_known:
+        reasons.append("the newest checkpoint may hold the bad numbers, and no older one is known")
     if case.finding.cause is Cause.RERUN:
         asked = in_a_row(job, record) + 1
         text = f"Megatron asked {asked} times in a row to be resumed at the same place (exit 16)"

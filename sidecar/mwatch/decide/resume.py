@@ -26,9 +26,6 @@ from mwatch.model.settings import Settings
 _MAX_NAMED = 4
 _BAD_TRACKER = frozenset({"checkpoint-tracker-invalid", "checkpoint-no-iteration"})
 _MAX_NUMBERS = 8
-_SOON = 3
-"""Iterations after the start of a process: numbers that go bad so early come from its weights or
-its settings."""
 
 _OF_STEPS = (Cause.NAN, Cause.LOSS_SCALE_COLLAPSE)
 
@@ -37,6 +34,7 @@ class ResumeChoice(NamedTuple):
     iteration: int | None  # none: there is no checkpoint to resume from
     reason: str
     nothing_complete: bool = False  # checkpoints were written, and none of them can be used
+    nothing_known: bool = False  # checkpoints may have been written: the run began before the log
 
 
 def choose(job: Job, *, before: int | None, limit: str = "") -> ResumeChoice:
@@ -49,7 +47,7 @@ def choose(job: Job, *, before: int | None, limit: str = "") -> ResumeChoice:
     if chosen is not None:
         return ResumeChoice(chosen.iteration, _reason_for(job, chosen, known, before, limit))
     if not any(_was_written(job, each) for each in known):
-        return ResumeChoice(None, _why_none(job))
+        return _none_known(job)
     passed = _passed_over(job, known, before)
     place = f" {limit}" if limit else ""
     return ResumeChoice(None, f"no checkpoint{place} can be used: {passed}", nothing_complete=True)
@@ -140,15 +138,16 @@ def _known(job: Job) -> list[KnownCheckpoint]:
     return [found[number] for number in sorted(found)]
 
 
-def _why_none(job: Job) -> str:
+def _none_known(job: Job) -> ResumeChoice:
     """None known does not mean none exists: an attempt may die before it prints what it loads."""
     attempts = [*job.past, job.attempt]
     began_anew = any(
         attempt.load == "random" or attempt.first_iteration in (0, 1) for attempt in attempts
     )
     if began_anew or job.sees(Source.CHECKPOINTS):
-        return "no checkpoint was ever written: from the beginning"
-    return "no checkpoint is known: as the trainer itself would start"
+        return ResumeChoice(None, "no checkpoint was ever written: from the beginning")
+    reason = "no checkpoint is known: as the trainer itself would start"
+    return ResumeChoice(None, reason, nothing_known=True)
 
 
 def _is_older(known: KnownCheckpoint, attempt: Attempt) -> bool:
@@ -219,9 +218,6 @@ def target(job: Job, finding: Finding, settings: Settings) -> ResumeChoice:
     if loaded and was_good_before(job, bad):
         before = min(before, loaded)
         limit = f"before {loaded}, for an earlier attempt passed iteration {bad} in good health"
-    elif loaded and loaded < bad <= loaded + _SOON and bad not in job.earlier_steps:
-        before = min(before, loaded)
-        limit = f"before {loaded}, with which the numbers went bad at once"
     choice = choose(job, before=before, limit=limit)
     if choice.nothing_complete and has_none_before(job, before):
         reason = f"none was written before the first bad iteration {bad}: from the beginning"
@@ -266,7 +262,7 @@ def rollback_refusal(
 def _was_never_good(job: Job, bad: int) -> bool:
     attempt = job.attempt
     is_new = not job.past and not attempt.resumed_from and not job.checkpoints
-    return is_new and bad <= _SOON and (attempt.first_iteration or 1) <= bad
+    return is_new and bad <= 1 and (attempt.first_iteration or 1) <= 1
 
 
 def _same_samples(job: Job, done: list[Act], bad: int, settings: Settings) -> Act | None:

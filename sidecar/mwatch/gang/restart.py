@@ -137,10 +137,11 @@ class GangRestart:
         now: float,
         nodes: Iterable[KubeNode] | None = None,
         known: Collection[KubePod] = (),
+        listed: Collection[KubePod] = (),
     ) -> Advance:
         """Work for at most about `seconds`. `now` is seconds since 1970, to judge the age of nodes.
-        `known`: the pods as they were before the step, if nothing was deleted yet. KubeError: call
-        again."""
+        `known`: the pods as they were before the step, if nothing was deleted yet; `listed`: as
+        they were read a moment ago. KubeError: call again."""
         if not RULES[step.state].may_delete:
             return Advance(GangProgress.DONE, 0, 0, step.outcome)
         began, deleted = self._clock(), 0
@@ -156,8 +157,9 @@ class GangRestart:
             job = find_job(self._access, step.namespace, step.name, step.kind)
             if job is None or job.uid != step.job_uid:
                 return self._close(step, deleted, "the job is gone, or is another one by now")
-            left = [pod for pod in pods_of(self._access, job, known) if pod.uid in uids]
-            known = ()
+            found = listed or pods_of(self._access, job, known)
+            left = [pod for pod in found if pod.uid in uids]
+            known = listed = ()
             age = now + self._clock() - began - step.began_at
             is_late = step.way is Method.FAIL_ONE and age > self._limits.fail_one_seconds
             deleted += self._delete(_due(step, left, lost, is_late), lost)

@@ -35,6 +35,7 @@ from mwatch.model.kube.job import ATTEMPT, RESUME_FROM
 from mwatch.model.kube.ledger import JobEntry, LedgerNote
 from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.node import KubeNode
+from mwatch.model.kube.pod import KubePod
 from mwatch.model.kube.restart_state import RULES
 from mwatch.remediate.attempt_server import AttemptServer
 from mwatch.remediate.case import (
@@ -59,12 +60,14 @@ def planned(
     settings: FleetSettings,
     now: float,
     unused: Collection[str] = (),
+    pods: tuple[KubePod, ...] = (),
 ) -> GangPlan | GangRefusal:
-    """From facts read now; KubeError if they cannot be read. `unused`: pods that ran nothing."""
+    """From facts read now; KubeError if they cannot be read. `unused`: pods that ran nothing.
+    `pods`: those of the job, if they are known already."""
     job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
     if job is None or job.uid != task.job.uid:
         return GangRefusal(Reason.DELETING, "the job is gone, or is another one by now")
-    pods = pods_of(access, job, task.seen)
+    pods = pods or pods_of(access, job, task.seen)
     is_kept_out = bool(task.avoid) and settings.keep_node_out != "off"
     limits: tuple[KubeQuota, ...] | None = None
     with suppress(NoPermission):
@@ -176,15 +179,22 @@ class RestartWorker:
         self.closing = threading.Event()
 
     def prepare(self, task: RestartTask) -> Prepared | GangRefusal:
-        """Changes nothing. KubeError if the cluster cannot be read."""
-        wanted = self._plan(task)
-        if isinstance(wanted, GangRefusal):
-            return wanted
+        """Changes nothing. KubeError if the cluster cannot be read.
+
+        What the controller has seen of the pods is enough to begin with the evidence: to list
+        thousands of them takes seconds.
+        """
         if not task.token:
-            return Prepared(wanted, SavedEvidence("", (), ("no evidence: the job has no token",)))
+            wanted = self._plan(task)
+            kept = SavedEvidence("", (), ("no evidence: the job has no token",))
+            return wanted if isinstance(wanted, GangRefusal) else Prepared(wanted, kept)
+        if isinstance(self._plan(task, task.seen), GangRefusal):
+            wanted = self._plan(task)  # as of now
+            if isinstance(wanted, GangRefusal):
+                return wanted
         kept = self._evidence.save(task)
-        again = self._plan(task)  # pods may have come and gone meanwhile
-        return again if isinstance(again, GangRefusal) else Prepared(again, kept)
+        wanted = self._plan(task)  # pods may have come and gone meanwhile
+        return wanted if isinstance(wanted, GangRefusal) else Prepared(wanted, kept)
 
     def carry_out(self, task: RestartTask, ready: Prepared, update: LedgerUpdate) -> TaskResult:
         """Safe to repeat with the same update, which a KubeError requires."""
@@ -225,8 +235,9 @@ class RestartWorker:
         step = known or step
         if step.way is Method.STOP:
             return self._stop(task, step)
+        listed: tuple[KubePod, ...] = ()
         if step.way is Method.IN_PLACE and RULES[step.state].may_delete:
-            step = self._in_place(task, step, tried)
+            step, listed = self._in_place(task, step, tried)
             if step.way is Method.IN_PLACE and RULES[step.state].may_delete:
                 return TaskResult(False, "not the leader")
         outcome, seen = step.outcome, task.seen
@@ -238,28 +249,32 @@ class RestartWorker:
                 step = entry.step
             found = self._gang.advance(
                 step, seconds=_SLICE_SECONDS, now=earlier(self._clock()), nodes=self.nodes,
-                known=seen,
+                known=seen, listed=listed,
             )  # fmt: skip
-            seen = ()
+            seen = listed = ()
             if found.progress is GangProgress.DONE:
                 outcome = found.text
                 break
         return self._let_go(task, outcome)
 
-    def _in_place(self, task: RestartTask, step: GangStep, tried: str) -> GangStep:
+    def _in_place(
+        self, task: RestartTask, step: GangStep, tried: str
+    ) -> tuple[GangStep, tuple[KubePod, ...]]:
+        """Return the step as it is then, and the pods if they must be replaced."""
         why = self._away(task, step, tried)
         if not self._may():
-            return step
+            return step, ()
         if not why:
-            return self._gang.done(step, f"all {len(task.pods)} pods restarted in place")
-        wanted = self._plan(replace(task, can_in_place=False))
+            return self._gang.done(step, f"all {len(task.pods)} pods restarted in place"), ()
+        pods = pods_of(self._access, task.job, task.seen)
+        wanted = self._plan(replace(task, can_in_place=False), pods)
         if isinstance(wanted, GangRefusal):
             if wanted.why in _OVER:
-                return self._gang.done(step, wanted.text)
+                return self._gang.done(step, wanted.text), ()
             # Some trainers have ended already, so the restart must be finished later.
             raise Deferred(why, wanted)
         self._events.emit(task.job, RESTARTING, f"not in place: {why}; {wanted.way.value} instead")
-        return self._gang.instead(step, wanted)
+        return self._gang.instead(step, wanted), pods
 
     def _away(self, task: RestartTask, step: GangStep, tried: str) -> str:
         lost = len(set(step.uids) - {each.uid for each in task.pods})
@@ -324,9 +339,9 @@ class RestartWorker:
             with suppress(KubeError):
                 self._access.patch(resource, job.namespace, job.name, body, limits=ACTING)
 
-    def _plan(self, task: RestartTask) -> GangPlan | GangRefusal:
+    def _plan(self, task: RestartTask, pods: tuple[KubePod, ...] = ()) -> GangPlan | GangRefusal:
         unused = () if task.is_asked else self._server.unused(task.key, task.attempt)
-        return planned(self._access, task, self._settings, earlier(self._clock()), unused)
+        return planned(self._access, task, self._settings, earlier(self._clock()), unused, pods)
 
     def _may(self) -> bool:
         return self._may_act() and not self.closing.is_set()

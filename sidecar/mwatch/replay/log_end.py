@@ -26,6 +26,7 @@ from mwatch.detect.shared.last_lines import (
     ends_well,
     is_completed,
     jumped,
+    nothing_learnt,
     slow_network,
     slowed,
     started_anew,
@@ -149,7 +150,7 @@ class LogEnd:
                 if not (is_known and _CTRL_C in text)
             )
             if lead is None and complaint is None:
-                looks = (bad_numbers, stood_still, started_anew, jumped)
+                looks = (bad_numbers, stood_still, started_anew, jumped, nothing_learnt)
                 complaint = next(filter(None, (look(lines) for look in looks)), None)
                 if complaint is None and file in self._with_steps:
                     complaint = slow_network(lines) or slowed(lines)

@@ -10,6 +10,7 @@ from mwatch.detect.shared.last_lines import (
     bad_numbers,
     counted_until,
     jumped,
+    nothing_learnt,
     slow_network,
     slowed,
     started_anew,
@@ -113,12 +114,27 @@ def test_a_nan_that_is_followed_by_good_losses_is_over() -> None:
     assert bad_numbers(enumerate(warned, 1)) is None
 
 
+def test_a_loss_and_a_gradient_of_zero_in_each_line_train_nothing() -> None:
+    line = "{'loss': 0.0, 'grad_norm': 0.0, 'learning_rate': 3e-08}"
+    found = nothing_learnt(enumerate(["begin", line, line, line], 1))
+    assert found is not None
+    assert (found.cause, found.line) == (Cause.DATA, 2)
+    assert nothing_learnt(enumerate([line, line], 1)) is None
+    for other in (
+        "{'loss': 0.1, 'grad_norm': 0.0}",
+        "{'loss': 0.0, 'grad_norm': 0.02}",
+        "{'loss': 0.0, 'grad_norm': 0.0, 'reward': 0.0}",
+    ):
+        assert nothing_learnt(enumerate([line, line, line, other], 1)) is None
+
+
 def test_a_start_from_scratch_is_reported_only_if_there_was_a_checkpoint() -> None:
     scratch = "No checkpoint found, starting from step 0"
     for before in (
         "Discovered latest checkpoint at /ckpt/step-18000",
         "got exception while trying to load /ckpt/checkpoint_last.pt",
         "Saving checkpoint to /ckpt/global_step_140/actor",
+        "[INFO] [default] Restarting worker group",
     ):
         anew = started_anew([(1, before), (2, scratch), (3, "step 1")])
         assert anew is not None

@@ -23,6 +23,10 @@ _LOSS = re.compile(
     r"(-?\d[\d.]*(?:e[+-]?\d+)?|-?nan|-?inf)\b",
     re.I,
 )
+_NO_GRADIENT = re.compile(
+    r"\bgrad_?norm[\"']?\s{0,4}[:=]\s{0,4}[\"']?0(?:\.0{0,12})?(?![\d.e])", re.I
+)
+_REWARDED = re.compile(r"reward|advantage", re.I)
 _EVALUATES = re.compile(r"eval|val|test|dev", re.I)
 _USUAL = 10  # last losses before a jump, of
 _BEFORE = 5  # at least
@@ -178,6 +182,21 @@ def _jump(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     ):
         return None
     return Complaint(Cause.LOSS_SPIKE, printed[start][1], printed[start][2].strip())
+
+
+def nothing_learnt(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """Each line prints a loss and a gradient of exactly 0: every target is masked. Learning from
+    rewards does so while all of them are equal."""
+    found: list[tuple[int, str]] = []
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        losses = [loss for _, loss in _losses(text)]
+        if not losses:
+            continue
+        if any(losses) or not _NO_GRADIENT.search(text) or _REWARDED.search(text):
+            return None
+        found.append((number, line.strip()))
+    return Complaint(Cause.DATA, *found[0]) if len(found) >= _FEW else None
 
 
 def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
