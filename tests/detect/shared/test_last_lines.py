@@ -156,7 +156,7 @@ def test_a_bar_that_becomes_much_slower_is_seen() -> None:
     slow = [bar(count, f"4{count % 3}.30s/it") for count in range(9, 14)]
     found = slowed(enumerate([*fast, *slow], 1))
     assert found is not None
-    assert (found.cause, found.line) == (Cause.SLOW, 11)
+    assert (found.cause, found.line) == (Cause.SLOW, 9)
 
 
 @pytest.mark.parametrize(
@@ -172,6 +172,19 @@ def test_a_bar_that_becomes_much_slower_is_seen() -> None:
 def test_a_bar_with_other_times_is_not_slow(rates: list[str]) -> None:
     lines = [bar(count, rate) for count, rate in enumerate(rates, 1)]
     assert slowed(enumerate(lines, 1)) is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["step: 4 tps: {:,}", "{{'tokens_per_second': {}.5}}", "samples/sec: {}.25 | iteration 4"],
+)
+def test_rates_that_fall_and_stay_low_are_slow(form: str) -> None:
+    rates = [2200, 7100, 7000, 7200, 1600, 1650, 1620, 1640, 1600]
+    found = slowed(enumerate(map(form.format, rates), 1))
+    assert found is not None
+    assert (found.cause, found.line) == (Cause.SLOW, 5)
+    for other in ([7100] * 6 + [1600] * 2, [7100] * 2 + [1600] * 8, [1600] * 4 + [7100] * 4):
+        assert slowed(enumerate(map(form.format, other), 1)) is None
 
 
 @pytest.mark.parametrize(

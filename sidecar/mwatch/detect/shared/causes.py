@@ -204,7 +204,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
     Cause.STARTED_FROM_RANDOM: ("checkpoint-none-found", "checkpoint-tracker-missing"),
     Cause.STORAGE: (
         "checkpoint-write-failed", "checkpoint-worker-failed", "checkpoint-rank-failed",
-        "checkpoint-save-overlap", "checkpoint-delete-failed",
+        "checkpoint-save-overlap", "checkpoint-delete-failed", "nccl-shared-memory",
     ),
     Cause.USER_ERROR: (
         # the same for every checkpoint of the run: an older one does not help
@@ -216,7 +216,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         # limits of the pod or the job's own settings
         "ib-memory-lock", "nccl-no-interface", "nccl-topology-missing", "process-too-many-files",
         "process-no-threads", "storage-permission", "object-store-denied", "k8s-container-start",
-        "k8s-admission-denied", "data-streaming-stale",
+        "k8s-admission-denied", "data-streaming-stale", "shared-memory-full",
     ),
     Cause.CRASH: (
         # may be a kernel, may be the GPU: worth another try
@@ -262,7 +262,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
 _LOADER_DIED = frozenset({"dataloader-worker-error", "dataloader-exited", "dataloader-crashed"})
 _NO_CUDA = "cuda-init-error"
 _HUNG_TASK = "host-hung-task"
-MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node"})
+MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node", "container-memory-limit"})
 _BY_ID = {id: cause for cause, ids in EXCEPTIONS.items() for id in ids}
 _SAME_TEXT = 40
 REPORTS = ("elastic", "launcher")

@@ -65,9 +65,14 @@ _NOTED = re.compile(
 """A remark of who pasted the log."""
 _AT_ZERO = re.compile(r"\b0/\d{1,12} \[(?:(\d{1,3}):)?(\d{1,2}):\d\d<\?")
 _LONG_MINUTES = 10
-_RATE = re.compile(
+_BAR = re.compile(
     r"\b(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<[^,\]\n]{1,20},\s{1,4}"
     r"(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)"
+)
+_RATE = re.compile(
+    r"\b(tps|tgs|(?:tokens|samples|images|sequences)(?:/|_per_|[ _]per[ _])s(?:ec(?:ond)?)?\w{0,16}"
+    r"|throughput\w{0,24})[\"']?\s{0,8}[:=|]\s{0,8}(\d{1,9}(?:,\d{3})*(?:\.\d{1,6})?)\b",
+    re.I,
 )
 _FEW = 3  # counts of a bar, each
 _MUCH_SLOWER = 2.5  # times as slow as each of as many before
@@ -225,22 +230,36 @@ def stood_still(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 
 def slowed(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """The last counts of a progress bar take several times as long as those before."""
+    """The last counts of a progress bar, or the last rates of one name, are several times as slow
+    as those before."""
     bars: dict[str, dict[int, tuple[float, int, str]]] = {}
+    rates: dict[str, list[tuple[float, int, str]]] = {}
     for number, line in lines:
-        for found in _RATE.finditer(line[:MAX_LINE]):
+        text = line[:MAX_LINE]
+        for found in _BAR.finditer(text):
             rate = float(found[3])
             if rate:
                 seconds = rate if found[4] == "s/it" else 1 / rate
                 bars.setdefault(found[2], {})[int(found[1])] = seconds, number, line.strip()
-    for steps in bars.values():
-        times = [*steps.values()]
-        last, before = times[-_FEW:], times[:-_FEW]
-        least = min(seconds for seconds, _, _ in last)
-        fast = [each for each in before if _MUCH_SLOWER * each[0] < least]
-        if len(before) >= _FEW and len(fast) >= max(_FEW, len(before) // 2) and least >= 1.0:
-            return Complaint(Cause.SLOW, last[0][1], last[0][2])
-    return None
+        for found in _RATE.finditer(text):
+            rate = float(found[2].replace(",", ""))
+            if rate:
+                rates.setdefault(found[1].lower(), []).append((1 / rate, number, line.strip()))
+    of_bars = (_slowdown([*steps.values()], least=1.0) for steps in bars.values())
+    return next(filter(None, (*of_bars, *map(_slowdown, rates.values()))), None)
+
+
+def _slowdown(times: Sequence[tuple[float, int, str]], least: float = 0.0) -> Complaint | None:
+    """`times`: seconds, line and text. `least`: shorter ones are never slow."""
+    if len(times) < 2 * _FEW:
+        return None
+    slow = min(seconds for seconds, _, _ in times[-_FEW:])
+    is_fast = [_MUCH_SLOWER * seconds < slow for seconds, _, _ in times]
+    begin = next((at for at in range(len(times) - 1, -1, -1) if is_fast[at]), -1) + 1
+    fast = sum(is_fast[:begin])
+    if fast < max(_FEW, begin // 2) or slow < least:
+        return None
+    return Complaint(Cause.SLOW, times[begin][1], times[begin][2])
 
 
 def slow_network(lines: Iterable[tuple[int, str]]) -> Complaint | None:

@@ -95,8 +95,10 @@ _DURING = {
     "step": re.compile(r"train_step|forward_step|forward_backward_\w+"),
 }
 """Functions of trainers, most telling first: a save is part of a training loop."""
-_LOADS = frozenset({"load", "restore", "resume"})
+_LOADS = re.compile(r"load|restore|resume")
+_OF_CHECKPOINTS = re.compile(r"checkpoint|[/\\]resume\.py$", re.I)
 """The same in a file of checkpoints."""
+_CALLS_LOAD = re.compile(r"\bload_checkpoint\(")
 _MAX_LINES = 2000
 
 
@@ -186,8 +188,10 @@ class _Traceback(Block):
             name = frame[3].strip()
             self.is_ignored = self.is_ignored or name in _AT_END
             self._during |= {key for key, known in _DURING.items() if known.fullmatch(name)}
-            if name in _LOADS and "checkpoint" in frame[1].casefold():
+            if _LOADS.search(name) and _OF_CHECKPOINTS.search(frame[1]):
                 self._during.add("load")
+        elif _CALLS_LOAD.search(body):
+            self._during.add("load")
         if self._raised is not None:
             return
         if not frame:
