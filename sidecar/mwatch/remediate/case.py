@@ -91,6 +91,8 @@ class Deferred(Exception):
 
 
 PERSON = "person"
+PREPARE_SECONDS = 5.0
+"""How long before an action is due its evidence is saved: that changes nothing."""
 
 
 @dataclass(slots=True)
@@ -136,25 +138,28 @@ class RestartCase:
         return self.state is RestartState.COMMITTING or RULES[self.state].is_written
 
 
-def due(job: JobMonitor, now: float) -> Decision | None:
-    """The decision to carry out now; None: nothing, not yet, or done."""
+def due(job: JobMonitor, now: float, lead: float = 0.0) -> Decision | None:
+    """The decision to carry out now, or within `lead` seconds; None: nothing, not yet, or done."""
     decision = None if job.assessment is None else job.assessment.decision
     if decision is None or decision.action is Action.NONE or job.is_catching_up(now):
         return None
     if job.engine.record.of_attempt(decision.attempt) is not None:
         return None
-    return decision if decision.act_at is None or decision.act_at <= now else None
+    return decision if decision.act_at is None or decision.act_at <= now + lead else None
 
 
 def take_done(case: RestartCase, job: JobMonitor | None, now: float) -> Future[Any] | None:
-    """The worker's result, once; None: not yet. One pod reports the fault and another the saved
-    checkpoint: a choice before both have reported would be too old."""
+    """The worker's result, once; None: not yet. What is prepared early waits until it is due. One
+    pod reports the fault and another the saved checkpoint: a choice before both have reported would
+    be too old."""
     future = case.future
     if future is None or not future.done():
         return None
-    is_preparing = case.state is RestartState.PREPARING
-    if is_preparing and job is not None and not job.has_reported_since(case.since, now):
-        return None
+    if case.state is RestartState.PREPARING and job is not None:
+        is_early = due(job, now) is None and due(job, now, PREPARE_SECONDS) is not None
+        is_asked = case.request is not None
+        if (is_early and not is_asked) or not job.has_reported_since(case.since, now):
+            return None
     case.future = None
     return future
 

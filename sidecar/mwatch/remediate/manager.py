@@ -31,6 +31,7 @@ from mwatch.remediate.attempt_server import AttemptServer
 from mwatch.remediate.background import BackgroundJobs
 from mwatch.remediate.bookkeeping import RestartBookkeeper
 from mwatch.remediate.case import (
+    PREPARE_SECONDS,
     Deferred,
     DoneBefore,
     Halted,
@@ -222,11 +223,13 @@ class RemediationManager(Remediation):
             self._take_up(job, entry, entry.step, now)
             return
         request = entry.request
-        decision = due(job, now) if request is None else requested_decision(job, request)
+        is_act = job.kube.mode == "act"
+        lead = PREPARE_SECONDS if is_act else 0.0
+        decision = due(job, now, lead) if request is None else requested_decision(job, request)
         if decision is None:
             self._withdraw(job.key)
             return
-        if request is None and job.kube.mode != "act":
+        if request is None and not is_act:
             self._withdraw(job.key)
             self._bookkeeper.would(job, decision, entry, now)
             return
