@@ -8,6 +8,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from benchmarks.cluster import processes, training_job
@@ -140,11 +141,14 @@ class Trial:
         )
         self._say(f"verdict after {_shown(at, verdict)}")
         decided = controller.wait_for("a decision", _is_decided, _DECISION_SECONDS)
-        self._say(f"decision after {_shown(at, decided)}")
+        due = (controller.job().get("decision") or {}).get("act_at")
+        planned = None if due is None else datetime.fromisoformat(due).timestamp()
+        self._say(f"decision after {_shown(at, decided)}, due after {_shown(at, planned)}")
         calls = self._until_deleted(at) if decided else [*within(self._calls.new(), at, 9e99)]
         deletes = [call for call in calls if _is_delete(call)]
         first = min((call.began_at for call in deletes), default=None)
         last = max((call.ended_at for call in deletes), default=None)
+        self._say(f"until the first delete: {_timeline(at, first, calls)}")
         is_whole = len(deletes) >= self._pods
         self._say(f"{len(deletes)} pods deleted after {_shown(at, last)}")
         used = [call for call in calls if last is None or call.began_at <= last]
@@ -178,8 +182,18 @@ def _blames(job: dict[str, Any], pod: str) -> bool:
 def _is_decided(job: dict[str, Any]) -> bool:
     """Or already being done: it may go by between two looks."""
     action = (job.get("decision") or {}).get("action")
-    doing = (job.get("hands") or {}).get("doing")
+    doing = (job.get("remediation") or {}).get("doing")
     return action == "restart" or doing in ("evidence", "restarting", "recovering")
+
+
+def _timeline(at: float, first: float | None, calls: Sequence[Call]) -> str:
+    """Each call before the first delete: when it began after the stop, and how long it took."""
+    before = (call for call in calls if first is not None and call.began_at < first)
+    shown = sorted(call for call in before if call.verb != "watch")
+    return ", ".join(
+        f"{call.began_at - at:.1f} s {call.name} ({call.ended_at - call.began_at:.2f})"
+        for call in shown
+    )
 
 
 def _is_delete(call: Call) -> bool:

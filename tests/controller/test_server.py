@@ -35,7 +35,7 @@ TOLD = ControllerStats(
 SECRET = "hf_" + "abcdEFGH1234" * 3
 
 
-class Hands(Remediation):
+class RecordingRemediation(Remediation):
     """Answers one job's wrappers."""
 
     def __init__(self) -> None:
@@ -49,14 +49,14 @@ class Hands(Remediation):
 
 
 @contextmanager
-def served(fleet: Fleet) -> Iterator[tuple[int, Hands]]:
-    hands, metrics = Hands(), FleetMetrics(fleet.now)
-    pages = ControllerPages("ns", metrics, hands, lambda: True)
+def served(fleet: Fleet) -> Iterator[tuple[int, RecordingRemediation]]:
+    remediation, metrics = RecordingRemediation(), FleetMetrics(fleet.now)
+    pages = ControllerPages("ns", metrics, remediation, lambda: True)
     metrics.update([fleet.watch], TOLD, fleet.now)
     pages.update([job_json(fleet.watch, RemediationStatus(), fleet.now)])
     server = Server(pages.pages(), port=0)
     try:
-        yield server.port, hands
+        yield server.port, remediation
     finally:
         server.close()
 
@@ -86,7 +86,7 @@ def test_the_jobs_are_reported_with_verdict_decision_and_pods() -> None:
     }  # fmt: skip
     assert job["decision"]["action"] == "none"
     assert job["pods"] == {"wanted": 2, "running": 2, "answering": 2, "silent": []}
-    assert job["hands"]["doing"] == "nothing"
+    assert job["remediation"]["doing"] == "nothing"
     assert (job["phase"], job["attempt"], job["mode"]) == ("training", 1, "act")
 
 
@@ -102,7 +102,7 @@ def test_secrets_do_not_leave() -> None:
 
 
 def test_a_wrapper_is_answered_by_the_remediation() -> None:
-    with served(Fleet(2).run(5)) as (port, hands):
+    with served(Fleet(2).run(5)) as (port, remediation):
         path = "/v1/jobs/ns/train/attempt"
         asked = {"Authorization": "Bearer secret", "Mwatch-Pod": "train-1", "Mwatch-After": "1",
                  "Mwatch-Word": "1 " + "f" * 32}  # fmt: skip
@@ -110,8 +110,8 @@ def test_a_wrapper_is_answered_by_the_remediation() -> None:
         assert json.loads(get(port, path))["attempt"] == 2
         with pytest.raises(HTTPError, match="404"):
             get(port, "/v1/jobs/ns/other/attempt")
-    assert hands.asked[0] == ("ns", "train", "secret", "train-1", 1, "1 " + "f" * 32)
-    assert hands.asked[1] == ("ns", "train", "", "", 0, "")
+    assert remediation.asked[0] == ("ns", "train", "secret", "train-1", 1, "1 " + "f" * 32)
+    assert remediation.asked[1] == ("ns", "train", "", "", 0, "")
 
 
 def test_metrics_are_of_the_job_as_a_whole_and_of_the_controller() -> None:

@@ -216,9 +216,11 @@ def test_events_show_where_the_ledger_may_not_be_read() -> None:
 
 
 def test_the_controllers_word_and_a_pause_stand_first() -> None:
-    hands = {"hands": {"text": "held: observe", "last": "would have restarted", "since": BEGAN}}
+    controller = {
+        "remediation": {"text": "held: observe", "last": "would have restarted", "since": BEGAN}
+    }
     pause = {"mwatch.dev/pause": '{"who": "ann", "why": "upgrade"}'}
-    told = judged(healthy(), 25.0, controller=hands, annotations=pause)
+    told = judged(healthy(), 25.0, controller=controller, annotations=pause)
     assert [each.source for each in told.actions] == ["annotation", "controller", "controller"]
 
 

@@ -35,7 +35,7 @@ _FOLDER_PERIOD = 20.0
 
 
 class Watch:
-    """Eyes, engine and hands of one run."""
+    """What watches one run, judges it and acts on it."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan

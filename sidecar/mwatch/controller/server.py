@@ -300,7 +300,7 @@ def job_json(watch: JobMonitor, status: RemediationStatus, now: float) -> dict[s
             ],
         },
         "finished": kube.finished or None,
-        "hands": status.to_json(),
+        "remediation": status.to_json(),
         "sight_age_seconds": watch.view_age_seconds,
     }  # fmt: skip
 

@@ -62,8 +62,13 @@ def _pauses(facts: JobFacts) -> Iterator[ActionTaken]:
         yield ActionTaken(halt.at, f"all actions are stopped by {halt.who}: {halt.why}", "ledger")
 
 
+_OLD_KEY = "hands"
+"""Of earlier controllers; read until 0.3."""
+
+
 def _in_progress(controller: Mapping[str, Any] | None) -> Iterator[ActionTaken]:
-    status = (controller or {}).get("hands")
+    found = controller or {}
+    status = found.get("remediation", found.get(_OLD_KEY))
     if not isinstance(status, Mapping):
         return
     since = status.get("since")

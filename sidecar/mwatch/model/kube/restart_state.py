@@ -98,7 +98,7 @@ class WrapperAnswer(StrEnum):
 NOTHING, HELD, EVIDENCE = "nothing", "held", "evidence"
 RESTARTING, STOPPING, RECOVERING = "restarting", "stopping", "recovering"
 DOING = (NOTHING, HELD, EVIDENCE, RESTARTING, STOPPING, RECOVERING)
-"""Public: `hands.doing` in `/v1/jobs`, and a label of the fleet's metrics."""
+"""Public: `remediation.doing` in `/v1/jobs`, and a label of the fleet's metrics."""
 
 
 class StateRule(NamedTuple):
