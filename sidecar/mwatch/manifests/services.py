@@ -91,11 +91,11 @@ def with_service(
         job.is_changed = True
         return list(documents)
     place = next(index for index, each in enumerate(documents) if each is job)
-    made = new_document(service, file)
+    head = _SEPARATOR
     if not job.head.startswith("---"):  # the first: comments of the file stay on top
         _note(service, _TOOK_HEAD)
-        made = replace(new_document(service, file), head=job.head)
-        job.head = _SEPARATOR
+        head, job.head = job.head, head
+    made = replace(new_document(service, file), head=head)
     return [*documents[:place], made, *documents[place:]]
 
 
