@@ -87,6 +87,8 @@ def test_the_jobs_are_reported_with_verdict_decision_and_pods() -> None:
     assert job["decision"]["action"] == "none"
     assert job["pods"] == {"wanted": 2, "running": 2, "answering": 2, "silent": []}
     assert job["remediation"]["doing"] == "nothing"
+    assert job["hands"] == job["remediation"], "the old key stays for one release"
+    assert job["sight_age_seconds"] == job["view_age_seconds"], "the old key stays for one release"
     assert (job["phase"], job["attempt"], job["mode"]) == ("training", 1, "act")
 
 

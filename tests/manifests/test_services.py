@@ -8,6 +8,7 @@ That the operator takes it as its own: `tests/cluster/test_inject_fails_open.py`
 from __future__ import annotations
 
 import json
+from textwrap import indent
 from typing import Any
 
 import pytest
@@ -107,17 +108,7 @@ items:
     kind: Namespace
     metadata: {name: team}
   # the run
-  - apiVersion: kubeflow.org/v1
-    kind: PyTorchJob
-    metadata: {name: gpt}
-    spec:
-      pytorchReplicaSpecs:
-        Worker:
-          replicas: 2
-          template:
-            spec:
-              containers: [{name: pytorch, image: i, command: [torchrun, train.py]}]
-"""
+""" + indent(YAML_JOB, "    ").replace("    ", "  - ", 1)
 OTHER_KIND = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: before}\n"
 ONE, OTHER = job(Worker=2), job(Worker=2)
 OTHER["metadata"]["name"] = "other"
@@ -163,10 +154,7 @@ def test_the_service_is_created_before_the_operator_makes_its_own(form: str) -> 
 
 
 def test_the_other_job_keeps_its_service() -> None:
-    one, other = job(Worker=2), job(Worker=2)
-    other["metadata"]["name"] = "other"
-    listed = {"apiVersion": "v1", "kind": "List", "items": [one, other]}
-    once = inject_text(json.dumps(listed), "f", PLAIN).text
+    once = inject_text(FORMS["two jobs"], "f", PLAIN).text
     left = json.loads(uninject_text(once, "f", ("gpt",)).text)["items"]
     assert [each["metadata"]["name"] for each in left] == ["gpt", "other-worker-0", "other"]
 

@@ -301,6 +301,9 @@ def job_json(watch: JobMonitor, status: RemediationStatus, now: float) -> dict[s
         },
         "finished": kube.finished or None,
         "remediation": status.to_json(),
+        "view_age_seconds": watch.view_age_seconds,
+        # until 0.3: the names of these two in 0.1
+        "hands": status.to_json(),
         "sight_age_seconds": watch.view_age_seconds,
     }  # fmt: skip
 

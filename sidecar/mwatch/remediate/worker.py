@@ -184,15 +184,13 @@ class RestartWorker:
         What the controller has seen of the pods is enough to begin with the evidence: to list
         thousands of them takes seconds.
         """
-        if not task.token:
-            wanted = self._plan(task)
-            kept = SavedEvidence("", (), ("no evidence: the job has no token",))
-            return wanted if isinstance(wanted, GangRefusal) else Prepared(wanted, kept)
-        if isinstance(self._plan(task, task.seen), GangRefusal):
-            wanted = self._plan(task)  # as of now
-            if isinstance(wanted, GangRefusal):
-                return wanted
-        kept = self._evidence.save(task)
+        kept = SavedEvidence("", (), ("no evidence: the job has no token",))
+        if task.token:
+            if isinstance(self._plan(task, task.seen), GangRefusal):
+                wanted = self._plan(task)  # as of now
+                if isinstance(wanted, GangRefusal):
+                    return wanted
+            kept = self._evidence.save(task)
         wanted = self._plan(task)  # pods may have come and gone meanwhile
         return wanted if isinstance(wanted, GangRefusal) else Prepared(wanted, kept)
 

@@ -74,7 +74,7 @@ _RATE = re.compile(
     r"|throughput\w{0,24})[\"']?\s{0,8}[:=|]\s{0,8}(\d{1,9}(?:,\d{3})*(?:\.\d{1,6})?)\b",
     re.I,
 )
-_FEW = 3  # counts of a bar, each
+_FEW = 3  # lines, counts of a bar or rates; of the last two each
 _MUCH_SLOWER = 2.5  # times as slow as each of as many before
 _DONE = re.compile(
     r"\b(?:epochs|steps|iterations|training) (?:are |is |was |has )?"

@@ -99,6 +99,7 @@ _LOADS = re.compile(r"load|restore|resume")
 _OF_CHECKPOINTS = re.compile(r"checkpoint|[/\\]resume\.py$", re.I)
 """The same in a file of checkpoints."""
 _CALLS_LOAD = re.compile(r"\bload_checkpoint\(")
+"""A statement, where the frame of the function itself is cut out."""
 _MAX_LINES = 2000
 
 
