@@ -247,6 +247,8 @@ def rollback_refusal(
     is_shown = finding.cause in _OF_STEPS and finding.detector != "crashed"
     if is_shown and _was_never_good(job, bad):
         return "the numbers were never good: the same weights and samples give the same again"
+    if _is_first_attempt(job) and has_none_before(job, bad):
+        return "no checkpoint is older: from the beginning the same weights and samples come again"
     ever = [act for act in record.acts if act.first_bad is not None]  # a stop fixes no data
     again = _same_samples(job, ever, bad, settings)
     if again is not None:
@@ -260,9 +262,18 @@ def rollback_refusal(
 
 
 def _was_never_good(job: Job, bad: int) -> bool:
-    attempt = job.attempt
-    is_new = not job.past and not attempt.resumed_from and not job.checkpoints
-    return is_new and bad <= 1 and (attempt.first_iteration or 1) <= 1
+    is_new = _is_first_attempt(job) and not job.checkpoints
+    return is_new and bad <= 1 and (job.attempt.first_iteration or 1) <= 1
+
+
+def _is_first_attempt(job: Job) -> bool:
+    return not job.past and not job.attempt.resumed_from
+
+
+def has_never_worked(job: Job) -> bool:
+    """No step was ever made, and no checkpoint was written or loaded."""
+    is_new = _is_first_attempt(job) and not job.checkpoints and job.attempt.load != "loaded"
+    return is_new and job.best_iteration is None and job.attempt.first_iteration is None
 
 
 def _same_samples(job: Job, done: list[Act], bad: int, settings: Settings) -> Act | None:

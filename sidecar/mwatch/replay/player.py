@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from operator import le, mul
 from types import MappingProxyType
 
 from mwatch.engine.engine import Assessment, Engine
@@ -41,7 +42,7 @@ from mwatch.model.observation import Observation, Observed
 from mwatch.replay.log_end import LogEnd
 from mwatch.replay.timestamps import LOOK_SECONDS, UsualGaps
 from mwatch.report.recorder import ReportRecorder
-from mwatch.state.steps import fold_like, is_usual_ground
+from mwatch.state.steps import first_bad, fold_like, is_usual_ground
 
 MEMORY = 0.01  # how fast the usual value follows: slower than any detector decides
 HIGHER = 0.1  # share by which a loss may exceed the usual one
@@ -52,31 +53,56 @@ Calm = Callable[[Values, float, int, int], tuple[int, float]]
 """Of values, the usual one, begin and end: where it stopped, and the usual value by then."""
 
 
-def _calm_below(factor: float) -> Calm:
+_BLOCK = 32
+_WEIGHTS = [MEMORY * (1 - MEMORY) ** age for age in reversed(range(_BLOCK))]
+_KEPT = (1 - MEMORY) ** _BLOCK  # of the usual value, after as many lines
+
+
+def _calm(is_calm: Callable[[float, float], bool]) -> Calm:
+    """`is_calm`: of a value and the usual one; true for every smaller value, too."""
+
     def calm(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
-        for index, value in enumerate(values[begin:end], begin):
-            if not -math.inf < value <= factor * usual:
-                return index, usual
-            usual = usual + MEMORY * (value - usual)
+        for start in range(begin, end, _BLOCK):
+            block = values[start : min(end, start + _BLOCK)]
+            known = _after_block(block, usual, is_calm)
+            if known is not None:
+                usual = known
+                continue
+            for index, value in enumerate(block, start):
+                if not (-math.inf < value < math.inf and is_calm(value, usual)):
+                    return index, usual
+                usual = usual + MEMORY * (value - usual)
         return end, usual
 
     return calm
 
 
-calm_times, calm_norms = _calm_below(SLOWER), _calm_below(STEEPER)
+def _after_block(
+    block: Values, usual: float, is_calm: Callable[[float, float], bool]
+) -> float | None:
+    """The usual value after a whole block, if even the largest value is calm beside the least that
+    the usual one can come to; None: unknown."""
+    if len(block) < _BLOCK:
+        return None
+    learnt = sum(map(mul, block, _WEIGHTS))
+    if not math.isfinite(learnt):
+        return None
+    lowest = min(block)
+    least = usual if lowest >= usual else lowest + _KEPT * (usual - lowest)
+    return _KEPT * usual + learnt if is_calm(max(block), least) else None
 
 
-def calm_losses(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
-    for index, value in enumerate(values[begin:end], begin):
-        if not -math.inf < value < math.inf or value > usual + HIGHER * abs(usual):
-            return index, usual
-        usual = usual + MEMORY * (value - usual)
-    return end, usual
+calm_times = _calm(lambda value, usual: value <= SLOWER * usual)
+calm_norms = _calm(lambda value, usual: value <= STEEPER * usual)
+calm_losses = _calm(lambda value, usual: value <= usual + HIGHER * abs(usual))
 
 
 def calm_scales(values: Values, last: float, begin: int, end: int) -> tuple[int, float]:
     """A loss scale must not fall; the usual one is the last."""
-    for index, value in enumerate(values[begin:end], begin):
+    part = values[begin:end]
+    if all(map(le, (last, *part), part)):
+        return end, part[-1] if part else last
+    for index, value in enumerate(part, begin):
         if value < last:
             return index, last
         last = value
@@ -319,7 +345,9 @@ class Player:
         job = self.engine.job
         if self.engine.awaits_progress or not is_usual_ground(job, placed, begin):
             return begin
-        end = min(begin + self._stride, len(placed.lines))
+        end = first_bad(placed.lines, begin, min(begin + self._stride, len(placed.lines)))
+        if end == begin:
+            return begin
         screen, gaps = self._screen.copy(), self._gaps.copy()
         calm = screen.pass_over(placed.lines, begin, end)
         near = gaps.pass_over(placed.ats, begin, calm, self.at)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -57,8 +58,13 @@ class Stamps:
 
     def _of_lines(self, texts: Sequence[str]) -> list[Stamp]:
         """Read many, as `of_text` does."""
-        stamps: list[Stamp] = []
         (day, midnight), minutes = self._day, _minutes()
+        if day and all(text.startswith(day) for text in texts):
+            with suppress(KeyError, ValueError):
+                at = [midnight + minutes[text[11:16]] + float(text[17:]) for text in texts]
+                self._near = at[-1] if at else self._near
+                return cast(list[Stamp], at)
+        stamps: list[Stamp] = []
         for text in texts:
             minute = minutes.get(text[11:16])
             if text[:10] == day and minute is not None:
@@ -186,18 +192,27 @@ class StepClock:
 
     def place_all(self, lines: StepLines, stamps: Sequence[float | None]) -> list[float]:
         """The time of each line, as `place` would return them one by one."""
-        spans = _took_all(lines)
-        whole = [len(text) == _WHOLE_SECONDS for text in lines.stamps or [""] * len(lines)]
+        texts = lines.stamps or [""] * len(lines)
         is_new = self.is_relative and not self.shift
-        if is_new or self.last is None or any(whole) or None in stamps:
-            rows = zip(spans, stamps, whole, strict=True)
-            return [self._tick(self._moment(took, at, is_whole=cut)) for took, at, cut in rows]
-        return self._place_exact(spans, cast(Sequence[float], stamps), self.last)
+        has_whole = _WHOLE_SECONDS in set(map(len, texts))
+        if is_new or self.last is None or has_whole or None in stamps:
+            rows = zip(_took_all(lines), stamps, texts, strict=True)
+            return [
+                self._tick(self._moment(took, at, is_whole=len(text) == _WHOLE_SECONDS))
+                for took, at, text in rows
+            ]
+        exact = cast(Sequence[float], stamps)
+        ats = [stamp + self.shift for stamp in exact]
+        gaps = list(map(sub, ats, (self.last, *ats)))
+        if not ats or not (min(gaps) >= 0.0 and max(gaps) <= _JUMP):
+            return self._place_exact(_took_all(lines), exact, self.last)
+        self._tick(ats[-1])
+        return ats
 
     def _place_exact(
         self, spans: Sequence[float], stamps: Sequence[float], last: float
     ) -> list[float]:
-        """Fast path for stamps with fractions of seconds."""
+        """For stamps with fractions of seconds."""
         ats = []
         shift = self.shift
         for seconds, stamp in zip(spans, stamps, strict=True):

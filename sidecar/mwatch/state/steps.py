@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
+from operator import mul, sub
 
 from mwatch.model.calibration import ALIKE
 from mwatch.model.event import Iteration, PlacedLines, StepLines
@@ -272,7 +273,7 @@ def fold_like(job: Job, placed: PlacedLines, begin: int, end: int) -> int:
     total = job.layout.total_iterations
     if total is not None:  # the line that gets there needs `fold`
         end = min(end, bisect_left(placed.lines.iterations, total))
-    end = _first_bad(placed.lines, begin, end)
+    end = first_bad(placed.lines, begin, end)
     if stream is None or begin >= end or not is_usual_ground(job, placed, begin):
         return begin
     job.calibration.disturbed = 0
@@ -289,13 +290,15 @@ def fold_like(job: Job, placed: PlacedLines, begin: int, end: int) -> int:
     return done
 
 
-def _first_bad(lines: StepLines, begin: int, end: int) -> int:
-    """The first line with a loss that is not finite, or with a skipped iteration."""
+def first_bad(lines: StepLines, begin: int, end: int) -> int:
+    """The first line with a loss that is not finite, or with a skipped iteration; else `end`."""
     for values in lines.losses.values():
         if not math.isfinite(sum(values[begin:end])):
             end = next((at for at in range(begin, end) if not math.isfinite(values[at])), end)
     skipped = _part(lines, "skipped", begin, end) or ()
-    return begin + next((at for at, count in enumerate(skipped) if count), end - begin)
+    if any(skipped):
+        return begin + next(at for at, count in enumerate(skipped) if count)
+    return end
 
 
 def is_usual_ground(job: Job, placed: PlacedLines, begin: int) -> bool:
@@ -390,6 +393,9 @@ def _book_lines(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[in
 def _book_part(job: Job, rows: LineTimes, begin: int, end: int) -> tuple[int, bool]:
     """Book lines with one usual step; return how many, and whether the last of them is left to the
     ledger."""
+    end = min(end, len(rows.ats))
+    if _book_even(job, rows, begin, end):
+        return end - begin, False
     books, pace = job.ledger, job.ledger.pace
     usual, till, owed = job.calibration.best_step or 0.0, books.booked_at, pace.owed
     spent, weighed = books.booked[Spent.TRAINING], books.booked_gpu[Spent.TRAINING]
@@ -416,6 +422,30 @@ def _book_part(job: Job, rows: LineTimes, begin: int, end: int) -> tuple[int, bo
     pace.owed, books.booked_at = owed, till
     books.booked[Spent.TRAINING], books.booked_gpu[Spent.TRAINING] = spent, weighed
     return count, is_odd
+
+
+def _book_even(job: Job, rows: LineTimes, begin: int, end: int) -> bool:
+    """Book lines of which none is slow or far from its time; False, and nothing is booked, if one
+    is. The sums are those of `_book_part`, in its order."""
+    books, pace = job.ledger, job.ledger.pace
+    usual, till, owed = job.calibration.best_step or 0.0, books.booked_at, pace.owed
+    ats, seconds, printed = rows.ats[begin:end], rows.seconds[begin:end], rows.printed[begin:end]
+    chance = min(rows.new[begin:end], default=0) * usual * SURELY_CHANCE
+    if not ats or ats[0] < till or pace.slow_lines or pace.slow_seconds:
+        return False
+    is_even = min(seconds) > 0.0 and max(seconds) <= usual * books.slow_ratio
+    if not is_even or max(printed) > chance or not math.isfinite(sum(seconds)):
+        return False
+    rooms = list(map(sub, ats, (till, *ats)))
+    for each, room in zip(printed, rooms, strict=True):
+        owed = each + owed - room
+        if not -JITTER < owed < JITTER:
+            return False
+    pace.owed, books.booked_at = owed, ats[-1]
+    weighed = map(mul, rooms, repeat(books.world_size or 1))
+    books.booked[Spent.TRAINING] = sum(rooms, books.booked[Spent.TRAINING])
+    books.booked_gpu[Spent.TRAINING] = sum(weighed, books.booked_gpu[Spent.TRAINING])
+    return True
 
 
 def _part(lines: StepLines, field: str, begin: int, end: int) -> Sequence[float] | None:
