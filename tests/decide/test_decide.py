@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from mwatch.decide.decide import decide, record_action
 from mwatch.model.decision import Action
 from mwatch.model.event import Exit
-from mwatch.model.finding import Cause
+from mwatch.model.finding import Cause, Finding
 from mwatch.model.job import ExitSeen, Job, Layout, Save
 from mwatch.model.observation import SignSource, SignState
 from mwatch.model.phase import JobPhase
@@ -218,3 +219,49 @@ def test_other_faults_of_the_same_cause_and_bad_checkpoints_are_restarted() -> N
         (Cause.CHECKPOINT, "checkpoint-file-corrupt"),
     ]:
         assert decided(built, finding(cause, fault=id)).action is Action.RESTART
+
+
+def set_up_failed(**change: Any) -> Job:
+    """It has ended before its first step."""
+    built = died()
+    built.attempt.steps.clear()
+    for name, value in {"iteration": None, "first_iteration": None, **change}.items():
+        setattr(built.attempt, name, value)
+    built.best_iteration = None
+    return built
+
+
+SET_UP_FAULTS = [
+    finding(Cause.FABRIC, fault="nccl-internal-error"),
+    finding(Cause.HARDWARE, fault="cuda-fabric-not-ready"),
+    finding(Cause.CRASH, fault="process-bus-error"),
+    finding(Cause.CRASH, fingerprint="crash/SIGBUS"),
+]
+
+
+@pytest.mark.parametrize("found", SET_UP_FAULTS, ids=lambda each: each.fault)
+def test_a_run_that_has_never_worked_is_not_restarted_by_chance(found: Finding) -> None:
+    decision = decided(set_up_failed(), found)
+    assert decision.action is Action.STOP
+    assert "this run has never made a step" in decision.reason
+
+
+@pytest.mark.parametrize("found", SET_UP_FAULTS, ids=lambda each: each.fault)
+def test_the_same_fault_in_a_run_that_has_worked_is_restarted(found: Finding) -> None:
+    saved = set_up_failed()
+    add_checkpoints(saved, 300)
+    worked = [died(350), saved, set_up_failed(number=2), set_up_failed(resumed_from=300)]
+    assert [decided(built, found).action for built in worked] == [Action.RESTART] * 4
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        finding(Cause.CRASH, fingerprint="crash/SIGSEGV"),
+        finding(Cause.FABRIC, fault="store-connect-timeout"),
+        finding(Cause.HANG),
+    ],
+    ids=lambda each: each.cause,
+)
+def test_a_start_that_chance_may_have_broken_is_tried_again(found: Finding) -> None:
+    assert decided(set_up_failed(), found).action is Action.RESTART

@@ -39,6 +39,7 @@ _LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:Tru
 _MOST_AGAIN = 10  # more would be longer than any limit
 _WAIT = "and the run may recover by itself: `mwatch restart`, or end it, if you know better"
 _UNPROVEN = "not acted on: the log does not prove it, nor show that the run has ended"
+_BUS_ERROR = "process-bus-error"
 _NEVER_WORKED = "this run has never made a step, so its set-up is more likely at fault than chance"
 _GUESS = f"not acted on: too little is known of this job to say what silence is usual, {_WAIT}"
 
@@ -256,9 +257,7 @@ def _about(case: _Case) -> Decision:
         return _from_random(case)
     if rule.action is Action.STOP or _is_futile(case):
         return _stop(case, "a restart does not fix it")
-    if _is_set_up_fault(case):
-        return _stop(case, _NEVER_WORKED)
-    return _restart(case)
+    return _stop(case, _NEVER_WORKED) if _is_set_up_fault(case) else _restart(case)
 
 
 def _is_futile(case: _Case) -> bool:
@@ -275,15 +274,17 @@ def _is_futile(case: _Case) -> bool:
 
 
 def _is_set_up_fault(case: _Case) -> bool:
-    """A run that has never worked, and a fault that a restart fixes only by chance."""
+    """A fault of network, node or shared memory that a restart fixes only by chance, in a run that
+    has never worked."""
     job, finding = case.job, case.finding
     if not resume.has_never_worked(job):
         return False
-    entry = job.catalogue.get(finding.fault or "")
-    if entry is None:
-        return finding.cause is Cause.CRASH
-    is_set_up = finding.cause in (Cause.CRASH, Cause.FABRIC) or entry.blame is Blame.NODE
-    return is_set_up and entry.restart_helps is RestartHelps.MAYBE
+    entry = job.catalogue.get(finding.fault or _BUS_ERROR)
+    if entry is None or entry.restart_helps is not RestartHelps.MAYBE:
+        return False
+    if entry.id == _BUS_ERROR:
+        return "SIGBUS" in finding.fingerprint or finding.fault == _BUS_ERROR
+    return finding.cause is Cause.FABRIC or entry.blame is Blame.NODE
 
 
 def _came_after_the_end(case: _Case) -> bool:

@@ -247,8 +247,6 @@ def rollback_refusal(
     is_shown = finding.cause in _OF_STEPS and finding.detector != "crashed"
     if is_shown and _was_never_good(job, bad):
         return "the numbers were never good: the same weights and samples give the same again"
-    if _is_first_attempt(job) and has_none_before(job, bad):
-        return "no checkpoint is older: from the beginning the same weights and samples come again"
     ever = [act for act in record.acts if act.first_bad is not None]  # a stop fixes no data
     again = _same_samples(job, ever, bad, settings)
     if again is not None:
@@ -256,6 +254,9 @@ def rollback_refusal(
         return (
             f"the same samples failed twice: the numbers went bad at iteration {bad}, and at {back}"
         )
+    is_new = finding.detector != "crashed" and _is_first_attempt(job) and not record.acts
+    if is_new and _begins_anew(target(job, finding, settings)):
+        return "no checkpoint is older: from the beginning the same weights and samples come again"
     if len(done) >= settings.checkpoints.max_rollbacks:
         return f"{len(done)} rollbacks were made already: the numbers keep going bad"
     return None
@@ -267,7 +268,11 @@ def _was_never_good(job: Job, bad: int) -> bool:
 
 
 def _is_first_attempt(job: Job) -> bool:
-    return not job.past and not job.attempt.resumed_from
+    return not job.past and job.attempt.number <= 1 and not job.attempt.resumed_from
+
+
+def _begins_anew(choice: ResumeChoice) -> bool:
+    return choice.iteration is None and not (choice.nothing_known or choice.nothing_complete)
 
 
 def has_never_worked(job: Job) -> bool:

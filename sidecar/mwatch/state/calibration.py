@@ -13,14 +13,14 @@ dropped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import compress
-from operator import mul, sub
-from typing import Any, NamedTuple
+from typing import Any
 
 from mwatch.model.calibration import MAX_SHAPES, Calibration, Sample, is_duration
 from mwatch.model.job import Attempt, Job, Step
 from mwatch.model.phase import DeadlineSlot, JobPhase
+from mwatch.state.goodput.line_time import LineTimes
 from mwatch.state.goodput.step_time import own_seconds, seconds_aside
 
 STARVED = 8  # steps known; with fewer, a poor line is better than none
@@ -68,26 +68,6 @@ def step_reported(job: Job, step: Step) -> None:
     calibration.learn_step(seconds, step.new)
     all_of_it = seconds * step.new
     calibration.learn(DeadlineSlot.TRAINING, all_of_it if is_disturbed else max(gap, all_of_it))
-
-
-class LineTimes(NamedTuple):
-    """The times of usual lines, none of them disturbed, in columns."""
-
-    ats: Sequence[float]
-    gaps: Sequence[float]
-    seconds: Sequence[float]  # of one iteration
-    new: Sequence[int]
-    printed: Sequence[float]  # seconds of all new iterations
-    numbers: Sequence[int]  # of the lines
-
-    @classmethod
-    def of(
-        cls, ats: Sequence[float], before: float, seconds: Sequence[float], new: Sequence[int],
-        numbers: Sequence[int],
-    ) -> LineTimes:  # fmt: skip
-        """`before`: time of the line before."""
-        gaps = list(map(sub, ats, (before, *ats)))
-        return cls(ats, gaps, seconds, new, list(map(mul, seconds, new)), numbers)
 
 
 def lines_reported(known: Calibration, lines: LineTimes, begin: int, end: int) -> None:

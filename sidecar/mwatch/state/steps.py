@@ -16,19 +16,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from operator import mul, sub
 
 from mwatch.model.calibration import ALIKE
 from mwatch.model.event import Iteration, PlacedLines, StepLines
-from mwatch.model.goodput import Spent
 from mwatch.model.job import MAX_RANKS, Attempt, Job, RankState, Step, Stream
 from mwatch.model.observation import Beat, Source
 from mwatch.model.phase import JobPhase
 from mwatch.state import attempts, calibration
-from mwatch.state.calibration import STARVED, LineTimes, happened
+from mwatch.state.calibration import STARVED, happened
 from mwatch.state.goodput import ledger
-from mwatch.state.goodput.line_time import JITTER, MAX_OWED, is_fitting
-from mwatch.state.goodput.step_time import SURELY_CHANCE, slow_part
+from mwatch.state.goodput.line_time import LineTimes, book_lines
 
 _COPY_SECONDS = 5.0  # several ranks may print the same step; no process restarts in so short a time
 _MAX_LAG = 16  # lines by which one of them may be behind the first
@@ -384,68 +381,10 @@ def _book_lines(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[in
             break
         calibration.lines_reported(known, rows, done, done + 1)
         together = known.lines_until_update if known.steps.is_full else 0
-        count, is_odd = _book_part(job, rows, done, size if is_alike else done + 1 + together)
+        count, is_odd = book_lines(job, rows, done, size if is_alike else done + 1 + together)
         calibration.lines_reported(known, rows, done + 1, done + count)
         done += count
     return begin + done, is_odd
-
-
-def _book_part(job: Job, rows: LineTimes, begin: int, end: int) -> tuple[int, bool]:
-    """Book lines with one usual step; return how many, and whether the last of them is left to the
-    ledger."""
-    end = min(end, len(rows.ats))
-    if _book_even(job, rows, begin, end):
-        return end - begin, False
-    books, pace = job.ledger, job.ledger.pace
-    usual, till, owed = job.calibration.best_step or 0.0, books.booked_at, pace.owed
-    spent, weighed = books.booked[Spent.TRAINING], books.booked_gpu[Spent.TRAINING]
-    count, weight, slow = 0, books.world_size or 1, usual * books.slow_ratio
-    is_odd = False
-    columns = (rows.ats, rows.seconds, rows.new, rows.printed)
-    for at, seconds, new, printed in zip(*(each[begin:end] for each in columns), strict=True):
-        if pace.slow_lines or not 0.0 < seconds < math.inf:
-            break
-        count += 1
-        room = at - till if at > till else 0.0
-        debt = printed + owed - room
-        is_odd = seconds > slow
-        if not -JITTER < debt < JITTER:
-            is_odd = is_odd or not is_fitting(pace, printed, room, debt)
-        if is_odd:
-            break
-        owed = debt if debt < MAX_OWED else MAX_OWED
-        if printed > new * usual * SURELY_CHANCE or pace.slow_seconds:
-            slow_part(job, new, printed - new * usual, usual)
-        spent += room
-        weighed += room * weight
-        till = at if at > till else till
-    pace.owed, books.booked_at = owed, till
-    books.booked[Spent.TRAINING], books.booked_gpu[Spent.TRAINING] = spent, weighed
-    return count, is_odd
-
-
-def _book_even(job: Job, rows: LineTimes, begin: int, end: int) -> bool:
-    """Book lines of which none is slow or far from its time; False, and nothing is booked, if one
-    is. The sums are those of `_book_part`, in its order."""
-    books, pace = job.ledger, job.ledger.pace
-    usual, till, owed = job.calibration.best_step or 0.0, books.booked_at, pace.owed
-    ats, seconds, printed = rows.ats[begin:end], rows.seconds[begin:end], rows.printed[begin:end]
-    chance = min(rows.new[begin:end], default=0) * usual * SURELY_CHANCE
-    if not ats or ats[0] < till or pace.slow_lines or pace.slow_seconds:
-        return False
-    is_even = min(seconds) > 0.0 and max(seconds) <= usual * books.slow_ratio
-    if not is_even or max(printed) > chance or not math.isfinite(sum(seconds)):
-        return False
-    rooms = list(map(sub, ats, (till, *ats)))
-    for each, room in zip(printed, rooms, strict=True):
-        owed = each + owed - room
-        if not -JITTER < owed < JITTER:
-            return False
-    pace.owed, books.booked_at = owed, ats[-1]
-    weighed = map(mul, rooms, repeat(books.world_size or 1))
-    books.booked[Spent.TRAINING] = sum(rooms, books.booked[Spent.TRAINING])
-    books.booked_gpu[Spent.TRAINING] = sum(weighed, books.booked_gpu[Spent.TRAINING])
-    return True
 
 
 def _part(lines: StepLines, field: str, begin: int, end: int) -> Sequence[float] | None:

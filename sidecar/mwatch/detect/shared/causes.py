@@ -58,7 +58,8 @@ _CASCADES = frozenset(
         "DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "ChildFailedError",
         "ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError",
         "BrokenPipeError", "RendezvousConnectionError", "RendezvousClosedError",
-        "HorovodInternalError", "SIGTERMException", "RayTaskError",
+        "HorovodInternalError", "SIGTERMException", "RayTaskError", "RayActorError",
+        "ActorDiedError", "WorkerCrashedError", "NodeDiedError",
     }
 )  # fmt: skip
 _PASSED_ON = re.compile(

@@ -89,6 +89,7 @@ _ASSERTION = "process-assertion"
 _EXPLAINED = (
     (_RECLAIMED, _NODE_GONE),
     (frozenset({"k8s-evicted-disk"}), frozenset({"k8s-evicted"})),
+    (frozenset({"k8s-preempted"}), frozenset({"k8s-quota-exceeded", "k8s-unschedulable"})),
 )
 """What explains other faults that are printed beside it, and those."""
 _GRACE_LINES = 200

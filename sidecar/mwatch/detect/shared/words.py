@@ -37,7 +37,7 @@ _MILD = re.compile(
     r"|could) (?:cause|lead|result|also)\b|\b(?:to|can) avoid\b|\brecommended\b|\bif you\b"
     r"|\bwill (?:error|fail)\b|\bpossibly\b|\blikely due\b|NoExecute|\(success\)"
     r"|potential root causes|can happen because|\be\.g\.|\d: [WIDN] [\w/]|connection error code"
-    r"|failed or timed out|^\s*File \""
+    r"|failed or timed out|^\s*File \"|^\s*\|.{0,200}\|\s*$"
     r"|\.py in \w+\(|frame #\d|^(?:-+>)?\s*\d+ {2,}|\(1\) .{1,400}\(2\) |^\s+(?:raise|return"
     r"|assert|if|with|for|self\.) ?"
 )
@@ -297,6 +297,9 @@ _OF_EXCEPTIONS = (
                 r"|\(os error (?!2\)|11\)|13\)|9[89]\)|1(?:0[0-8]|1[0-5])\))\d"
                 r"|software caused connection abort|error writing local file", re.I),
      Cause.STORAGE),
+    (re.compile(r"\bbotocore\.|\boci\.exceptions|\bazure\.core\.|\bgoogle\.(?:api_core|cloud)\."
+                r"|ObjectStore\w{0,20}Error|NoSuch(?:Bucket|Key)\b|\bobject[_ ]?stor(?:e|age)\b",
+                re.I), Cause.STORAGE),
     (re.compile(r"\b5\d\d (?:Server|Internal|Bad|Service|Gateway)|HTTP Error (?:429|5\d\d)"
                 r"|gateway time-?out|bad gateway|service unavailable|too many requests"
                 r"|IncompleteRead|connection broken|(?:actor|server) is (?:temporarily )?unavail"
@@ -305,7 +308,8 @@ _OF_EXCEPTIONS = (
     (re.compile(r"index file .{0,200}(?:empty|corrupt|truncated)"
                 r"|tarfile\.|pyarrow\.|parquet|snappy|webdataset|datasets\.|DatasetGeneration"
                 r"|\bshard\b.{0,60}(?:corrupt|hash|checksum|missing)"
-                r"|(?:zstd|lz4|gzip|bz2)\b.{0,60}(?:corrupt|error|invalid)|tokenizer|sentencepiece"
+                r"|(?:zstd|lz4|gzip|bz2)\b.{0,60}(?:corrupt|error|invalid)"
+                r"|tokenizer(?! is not init)|sentencepiece"
                 r"|unexpected end of (?:data|stream)|image file is truncated|cannot identify image"
                 r"|compressed (?:data|file) ended|Incorrect .{0,20}checksum|sample index", re.I),
      Cause.DATA),

@@ -20,7 +20,11 @@ from mwatch.parse.lines.fields import Fields, number, read_segments, scalar, sec
 from mwatch.parse.lines.line import Line, stamp
 
 _PRINTER = re.compile(r"Training epoch (\d{1,9}), iteration (\d{1,18})/(\d{1,18}) \|([^\n]*)")
-_BAR = re.compile(r"Epoch (\d{1,9}): [^\n]{0,200}?(\d{1,18})/(\d{1,18}) \[([^\]\n]{0,2000})\]?")
+_BAR = re.compile(
+    r"Epoch (\d{1,9}): [^\n]{0,200}?(\d{1,18})/(\d{1,18}) "
+    r"\[([^\]\n]{0,2000}(?:\] (?=[A-Za-z_]\w{0,60}=)[^\n]{0,2000})?)\]?"
+)
+"""The fields stand inside the brackets or behind them."""
 _RATE = re.compile(r"(\d{1,12}(?:\.\d{0,12})?)(s/it|it/s)")
 _TORCHTITAN_STEP = re.compile(r"step: *(\d{1,18}) +(loss: [^\n]*)")
 _FIELD = re.compile(r"([A-Za-z_][\w./ ]{0,60}?): *([^\s:]+)(?=\s|$)")
@@ -79,7 +83,7 @@ def _read_printer(line: Line, context: Context) -> Iterable[Event]:
 def _read_bar(line: Line, context: Context) -> Iterable[Event]:
     for found in _BAR.finditer(line.text):
         fields = Fields()
-        for part in found[4].split(","):
+        for part in re.split(r"[,\]]", found[4]):
             key, equals, value = part.strip().partition("=")
             if equals:
                 fields.add(key, value)

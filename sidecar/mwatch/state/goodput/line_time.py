@@ -10,6 +10,10 @@ step, which is booked as one thing until the usual step is known.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from itertools import repeat
+from operator import mul, sub
 from typing import NamedTuple
 
 from mwatch.model.goodput import BookedSpan, GoodputLedger, Parts, Spent, StepPace, Unjudged
@@ -181,6 +185,84 @@ def book_usual_line(job: Job, step: Step, at: float) -> bool:
     pace.furthest = max(pace.furthest, step.iteration)
     _keep_pace(pace, step, step.seconds, job.layout.log_interval)
     ledger.book({Spent.TRAINING: room}, at)
+    return True
+
+
+class LineTimes(NamedTuple):
+    """The times of usual lines, none of them disturbed, in columns."""
+
+    ats: Sequence[float]
+    gaps: Sequence[float]
+    seconds: Sequence[float]  # of one iteration
+    new: Sequence[int]
+    printed: Sequence[float]  # seconds of all new iterations
+    numbers: Sequence[int]  # of the lines
+
+    @classmethod
+    def of(
+        cls, ats: Sequence[float], before: float, seconds: Sequence[float], new: Sequence[int],
+        numbers: Sequence[int],
+    ) -> LineTimes:  # fmt: skip
+        """`before`: time of the line before."""
+        gaps = list(map(sub, ats, (before, *ats)))
+        return cls(ats, gaps, seconds, new, list(map(mul, seconds, new)), numbers)
+
+
+def book_lines(job: Job, rows: LineTimes, begin: int, end: int) -> tuple[int, bool]:
+    """Book lines with one usual step; return how many, and whether the last of them is left to the
+    ledger."""
+    end = min(end, len(rows.ats))
+    if _book_even_lines(job, rows, begin, end):
+        return end - begin, False
+    books, pace = job.ledger, job.ledger.pace
+    usual, till, owed = job.calibration.best_step or 0.0, books.booked_at, pace.owed
+    spent, weighed = books.booked[Spent.TRAINING], books.booked_gpu[Spent.TRAINING]
+    count, weight, slow = 0, books.world_size or 1, usual * books.slow_ratio
+    is_odd = False
+    columns = (rows.ats, rows.seconds, rows.new, rows.printed)
+    for at, seconds, new, printed in zip(*(each[begin:end] for each in columns), strict=True):
+        if pace.slow_lines or not 0.0 < seconds < math.inf:
+            break
+        count += 1
+        room = at - till if at > till else 0.0
+        debt = printed + owed - room
+        is_odd = seconds > slow
+        if not -JITTER < debt < JITTER:
+            is_odd = is_odd or not is_fitting(pace, printed, room, debt)
+        if is_odd:
+            break
+        owed = debt if debt < MAX_OWED else MAX_OWED
+        if printed > new * usual * SURELY_CHANCE or pace.slow_seconds:
+            slow_part(job, new, printed - new * usual, usual)
+        spent += room
+        weighed += room * weight
+        till = at if at > till else till
+    pace.owed, books.booked_at = owed, till
+    books.booked[Spent.TRAINING], books.booked_gpu[Spent.TRAINING] = spent, weighed
+    return count, is_odd
+
+
+def _book_even_lines(job: Job, rows: LineTimes, begin: int, end: int) -> bool:
+    """Book lines of which none is slow or far from its time; False, and nothing is booked, if one
+    is. The sums are those of `book_lines`, in its order."""
+    books, pace = job.ledger, job.ledger.pace
+    usual, till, owed = job.calibration.best_step or 0.0, books.booked_at, pace.owed
+    ats, seconds, printed = rows.ats[begin:end], rows.seconds[begin:end], rows.printed[begin:end]
+    chance = min(rows.new[begin:end], default=0) * usual * SURELY_CHANCE
+    if not ats or ats[0] < till or pace.slow_lines or pace.slow_seconds:
+        return False
+    is_even = min(seconds) > 0.0 and max(seconds) <= usual * books.slow_ratio
+    if not is_even or max(printed) > chance or not math.isfinite(sum(seconds)):
+        return False
+    rooms = list(map(sub, ats, (till, *ats)))
+    for each, room in zip(printed, rooms, strict=True):
+        owed = each + owed - room
+        if not -JITTER < owed < JITTER:
+            return False
+    pace.owed, books.booked_at = owed, ats[-1]
+    weighed = map(mul, rooms, repeat(books.world_size or 1))
+    books.booked[Spent.TRAINING] = sum(rooms, books.booked[Spent.TRAINING])
+    books.booked_gpu[Spent.TRAINING] = sum(weighed, books.booked_gpu[Spent.TRAINING])
     return True
 
 
