@@ -407,6 +407,8 @@ def _cause_by_place(name: str, message: str, during: str | None, *, has_worked: 
         return Cause.DATA  # the same sample raises it again
     if during == "data" and _AWAY.search(name):
         return Cause.STORAGE  # where the data lies does not answer
+    if name == "TimeoutError":
+        return Cause.HANG  # another process did not answer
     return Cause.CRASH if has_worked or may_pass else Cause.USER_ERROR
 
 

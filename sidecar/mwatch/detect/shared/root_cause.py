@@ -460,7 +460,8 @@ class _Seen:
             if seen.entry
             and (cause_of(seen.entry) is Cause.HANG or seen.fault.id in _OF_NETWORK)
         ]  # fmt: skip
-        return min(firm or cascades, key=self._order, default=None)
+        sure = [seen for seen in firm if seen.fault.id != _TIMED_OUT]
+        return min(sure or firm or cascades, key=self._order, default=None)
 
     def any_cause(self) -> RootCause | None:
         """Only consequences were printed, and no exit was observed."""

@@ -61,6 +61,7 @@ _END = re.compile(
     r"'train_runtime': |`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d+` reached"
     r"|(?:^|[\]:>|*-]\s*|INFO\s+|\) )Training (?:is )?(?:[Cc]ompleted?|completes|finished|done)\b"
     r"(?! (?:step|epoch|iteration) )"
+    r"|^training (?:finished|completed?)[:.!]{0,3}\s*(?:\d|$)"
     r"|llmfoundry[^\n]{0,80}: Done\.\s*$"
     r"|Final validation metrics: |\*{5} train metrics \*{5}"
     r"|^Max number of (?:steps|epochs) has been reached"
@@ -232,6 +233,7 @@ ENDS = Recogniser(
         "'train_runtime': ",
         "` stopped: `max_",
         r"Training (?:is )?(?:[Cc]omplete|finished|done)",
+        r"training (?:finished|complete)",
         r"llmfoundry[^\n]{0,80}: Done\.",
         "Final validation metrics: ",
         "Max number of (?:steps|epochs) has been reached",
