@@ -43,7 +43,8 @@ _BAD_LOSSES = 2  # lines in a row
 _HAD_ONE = re.compile(
     r"\b(?:discovered|found) (?:an? |the )?(?:latest|last|newest|existing) (?:checkpoint|model)\b"
     r"|\bexception while trying to load\b|\bsav(?:ed|ing) (?:an? |the )?checkpoint\b.{0,200}\d"
-    r"|\bremoving unfinished checkpoint\b|\bre(?:start|launch|creat)(?:ing|ed)?+ (?:the )?worker group\b"
+    r"|\bremoving unfinished checkpoint\b"
+    r"|\bre(?:start|launch|creat)(?:ing|ed)?+ (?:the )?worker group\b"
     r"|\bresume requested: \S|\bload(?:ing)? (?:the )?checkpoint \S{0,200}[_-]\d{2,12}\b",
     re.I,
 )
