@@ -146,6 +146,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self, sidecars: Sidecars) -> None:
         self._sidecars = sidecars
         self._data = b""
+        self._stream: _Stream | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -153,6 +154,9 @@ class _Connection(asyncio.Protocol):
         self._address, self._port = transport.get_extra_info("sockname")[:2]
 
     def data_received(self, data: bytes) -> None:
+        if self._stream is not None:
+            self._stream.is_asked = True
+            return
         self._data += data
         head, end, body = self._data.partition(b"\r\n\r\n")
         if len(self._data) > _MAX_REQUEST:
@@ -166,7 +170,8 @@ class _Connection(asyncio.Protocol):
         elif page is not None and method == "GET":
             query = parse_qs(target.partition("?")[2])
             period, after = float(query["follow"][0]), query.get("after", [""])[0]
-            _Stream(self._transport, page, self._sidecars.counts, period).start(after)
+            self._stream = _Stream(self._transport, page, self._sidecars.counts, period)
+            self._stream.start(after)
             return
         else:
             token = _TOKEN.search(head)
@@ -185,6 +190,7 @@ class _Stream:
         self._period = period
         self._cursor, self._kind = "", Kind.MOVING
         self._due = self._whole_due = 0.0
+        self.is_asked = False
 
     def start(self, after: str) -> None:
         self._cursor = after
@@ -199,7 +205,8 @@ class _Stream:
         if self._transport.is_closing():
             return
         now, kind = time.monotonic(), self._page.kind(time.time() - 1.0)
-        if kind is not self._kind or now >= self._due:
+        is_asked, self.is_asked = self.is_asked, False
+        if is_asked or kind is not self._kind or now >= self._due:
             is_old = now >= self._whole_due
             self._send(is_steady=kind is self._kind and not is_old)
             self._kind = kind

@@ -67,13 +67,13 @@ def test_a_torn_checkpoint_is_known_though_the_folder_looks_as_it_did_during_the
 def test_a_choice_waits_until_every_pod_that_answers_has_reported_what_it_saw_before() -> None:
     fleet = Fleet(2).run(20)
     moment = fleet.now
-    assert not fleet.watch.has_reported_since(moment, fleet.now)
+    assert fleet.watch.unreported_since(moment, fleet.now)
     waited = 0
-    while not fleet.watch.has_reported_since(moment, fleet.now):
+    while fleet.watch.unreported_since(moment, fleet.now):
         fleet.run(1)
         waited += 1
     assert 0 < waited <= PERIOD + 1
     fleet.pods[0].answers = False
     fleet.run(PERIOD)
-    assert fleet.watch.has_reported_since(fleet.now - PERIOD, fleet.now), "a silent pod"
-    assert fleet.watch.has_reported_since(fleet.now - 60, fleet.now)
+    assert not fleet.watch.unreported_since(fleet.now - PERIOD, fleet.now), "a silent pod"
+    assert not fleet.watch.unreported_since(fleet.now - 60, fleet.now)

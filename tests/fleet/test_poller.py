@@ -100,6 +100,22 @@ def test_a_sidecar_says_only_that_nothing_happened_until_something_does(pod: Pod
     assert len(pod.requests) == 1
 
 
+@pytest.mark.timeout(2 * PATIENCE)
+def test_a_pod_that_is_asked_reports_before_its_time(
+    pod: PodServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mwatch.fleet.poller.zlib.crc32", lambda _: 0)  # the first of its period
+    with polling(target(pod), period=4 * PATIENCE) as poll:
+        poll.ask(["uid-0", "uid-9"])  # not listened to yet, and unknown
+        until(poll, lambda each: each.snapshot is not None)
+        while not (lines := poll.take()):
+            poll.ask(["uid-0"])  # as the controller does once a second
+            pod.look(6)
+            time.sleep(0.05)
+    assert _iteration(lines[0]) == 6 and lines[0].is_steady
+    assert len(pod.requests) == 1
+
+
 def _iteration(polled: Polled) -> int | None:
     if polled.snapshot is None or not polled.snapshot.beats:
         return None

@@ -118,11 +118,21 @@ def test_what_happens_while_a_line_is_sent_is_reported_at_once() -> None:
         page.state = 7
         followers.turn()  # nobody waits for it yet
 
-    stream = followers.stream("", LONG).stream
+    stream = followers.stream("", LONG, lambda: False).stream
     assert stream is not None
     with pytest.raises(Enough):
         stream(send)
     assert lines == [b"0\n", b"7\n"]
+
+
+@pytest.mark.timeout(LONG)
+def test_a_reader_that_asks_gets_a_line_after_the_next_look(pod: PodServer) -> None:
+    with followed(pod, 2 * LONG) as answer, looking(pod, 9):
+        line(answer)
+        stream: Any = answer.fp
+        stream.raw._sock.send(b"\n")
+        asked = line(answer)
+    assert asked["steady"] is True and asked["beats"][0][2] == 9
 
 
 def test_iterations_alone_are_reported_with_the_period(pod: PodServer) -> None:

@@ -303,6 +303,8 @@ class Controller:
                 watch.look(now)
         with self.faults.guard():
             self.remediation.look(self.jobs, now)
+            if awaited := self.remediation.awaited(now):
+                self.poll.ask(awaited)
         with self.faults.guard():
             self.notices.update(self.jobs, now, is_leader=self.lease.is_leader)
         with self.faults.guard():

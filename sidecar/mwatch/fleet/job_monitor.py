@@ -276,13 +276,13 @@ class JobMonitor:
         bound = 2 * self._answer_seconds
         return any(each.is_catching_up(now, bound) for each in self.pods.values())
 
-    def has_reported_since(self, moment: float, now: float) -> bool:
-        """Every pod that answers took a snapshot since then, or the wait for it is over: whatever a
-        pod printed before that moment is known."""
+    def unreported_since(self, moment: float, now: float) -> list[str]:
+        """UIDs of pods that answer and took no snapshot since then; none if the wait for it is
+        over. If none, whatever a pod printed before that moment is known."""
         if now - moment > 2 * self._answer_seconds:
-            return True
-        looks = (each.looked_at for each in self.seen(now).answering)
-        return all(at is None or at >= moment for at in looks)
+            return []
+        looks = ((each.pod.uid, each.looked_at) for each in self.seen(now).answering)
+        return [uid for uid, at in looks if at is not None and at < moment]
 
     def seen(self, now: float) -> PodsAnswering:
         return split(self.pods, now, self._answer_seconds)

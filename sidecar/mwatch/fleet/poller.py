@@ -142,6 +142,17 @@ class PodPoll:
         wanted = {each.uid: each for each in targets}
         self._loop.call_soon_threadsafe(self._set, wanted)
 
+    def ask(self, uids: Iterable[str]) -> None:
+        """Have these send a line within a second or two, if they are listened to; from any
+        thread."""
+        self._loop.call_soon_threadsafe(self._ask, list(uids))
+
+    def _ask(self, uids: Iterable[str]) -> None:
+        for uid in uids:
+            pod = self._pods.get(uid)
+            if pod is not None and pod.ask is not None and pod.is_answered:
+                pod.ask()
+
     def take(self) -> list[Polled]:
         return [self._answers.popleft() for _ in range(len(self._answers))]
 
@@ -233,7 +244,7 @@ class PodPoll:
         try:
             status, body = await follow(
                 request, line, seconds=limits.seconds, max_bytes=limits.max_bytes,
-                quiet_seconds=self.period + limits.seconds,
+                quiet_seconds=self.period + limits.seconds, asker=pod.use,
             )  # fmt: skip
             if status != HTTPStatus.OK:
                 raise RequestFailed(FailureKind.BAD, f"it answers with status {status}")
@@ -304,6 +315,11 @@ class _Pod:
     last: PodSnapshot | None = None
     """The last whole answer, which steady ones refer to."""
     is_forgotten: bool = False
+    ask: Callable[[], None] | None = None
+    """Asks for a line on the open stream."""
+
+    def use(self, ask: Callable[[], None]) -> None:
+        self.ask = ask
 
     @property
     def port(self) -> int:

@@ -158,7 +158,7 @@ def take_done(case: RestartCase, job: JobMonitor | None, now: float) -> Future[A
     if case.state is RestartState.PREPARING and job is not None:
         is_early = due(job, now) is None and due(job, now, PREPARE_SECONDS) is not None
         is_asked = case.request is not None
-        if (is_early and not is_asked) or not job.has_reported_since(case.since, now):
+        if (is_early and not is_asked) or job.unreported_since(case.since, now):
             return None
     case.future = None
     return future

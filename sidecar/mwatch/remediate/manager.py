@@ -80,6 +80,10 @@ class Remediation:
     def look(self, jobs: Sequence[JobMonitor], now: float) -> None:
         """Called once a second by the loop that owns the engines; never waits."""
 
+    def awaited(self, now: float) -> list[str]:
+        """UIDs of pods that must report once more before a job can be restarted."""
+        return []
+
     def answer(
         self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""
     ) -> Mapping[str, Any] | None:
@@ -173,6 +177,15 @@ class RemediationManager(Remediation):
             job.ours = self._ledger.entry(job.key, job.kube.uid).ours
         if errors:
             raise errors[0] if len(errors) == 1 else ExceptionGroup("several jobs", errors)
+
+    def awaited(self, now: float) -> list[str]:
+        waiting = (each for each in self._cases.values() if each.state is RestartState.PREPARING)
+        return [
+            uid
+            for case in waiting
+            if (job := self._jobs.get(case.key)) is not None
+            for uid in job.unreported_since(case.since, now)
+        ]
 
     def answer(
         self, namespace: str, job: str, token: str, pod: str = "", after: int = 0, word: str = ""

@@ -139,12 +139,16 @@ async def follow(
     seconds: float,
     quiet_seconds: float,
     max_bytes: int,
+    asker: Callable[[Callable[[], None]], object] | None = None,
 ) -> HttpResponse:
     """Pass on each line of the response as it arrives; the rest is the body of the result. The
-    first line must come within `seconds`, each of the others within `quiet_seconds`."""
+    first line must come within `seconds`, each of the others within `quiet_seconds`. `asker` is
+    given a function that sends a newline to the server, by which it may be asked for a line."""
     lines = _Lines(line, max_bytes, quiet_seconds)
     result: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
     exchange = _Exchange(request.encoded(), result, _ENDLESS, lines.take)
+    if asker is not None:
+        asker(exchange.ask)
     status, body = await _run(request, exchange, seconds, lines)
     return HttpResponse(status, body or lines.rest)
 
@@ -175,6 +179,10 @@ class _Exchange(asyncio.Protocol):
             self.result.exception()  # else asyncio logs that it was not retrieved
         if self._transport is not None:
             self._transport.abort()
+
+    def ask(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"\n")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)

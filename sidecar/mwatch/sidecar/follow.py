@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshots for a controller that waits for change: `/v1/snapshot?follow=SECONDS`, one a line.
 
-A line comes at once when something happened that a decision could depend on, else with that period.
+A line comes at once when something happened that a decision could depend on, else with that period,
+or after the next evaluation if the controller sends a newline: before it restarts a job it wants
+to hear of every pod once more.
 While nothing but time has passed it is *steady*: the records of the ranks alone, and all else is as
 the last whole one said. A pod whose state flickers is limited to the period: it must not cost more
 than one that is polled.
@@ -15,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -51,6 +54,14 @@ def is_limited(urgent: deque[float], now: float) -> bool:
     return len(urgent) == urgent.maxlen and now - urgent[0] < _URGENT_SECONDS
 
 
+class _Reason(Enum):
+    """Why a line is sent."""
+
+    DUE = auto()
+    CHANGED = auto()
+    ASKED = auto()
+
+
 class _Sent(NamedTuple):
     material: Any
     newest: int
@@ -69,20 +80,25 @@ class Followers:
         with self._turned:
             self._turned.notify_all()
 
-    def stream(self, after: str, period: float) -> Page:
-        lines, seconds = partial(self._send_lines, after, period), STREAM_SECONDS + 2 * period
+    def stream(self, after: str, period: float, was_asked: Callable[[], bool]) -> Page:
+        lines = partial(self._send_lines, after, period, was_asked)
+        seconds = STREAM_SECONDS + 2 * period
         return Page(b"", "application/x-ndjson", stream=lines, seconds=seconds)
 
-    def _send_lines(self, after: str, period: float, send: Send) -> None:
+    def _send_lines(
+        self, after: str, period: float, was_asked: Callable[[], bool], send: Send
+    ) -> None:
         if not self._free.acquire(blocking=False):
             send(self._page.body(after) + b"\n")
             return
         try:
-            self._follow(after, period, send)
+            self._follow(after, period, was_asked, send)
         finally:
             self._free.release()
 
-    def _follow(self, cursor: str, period: float, send: Send) -> None:
+    def _follow(
+        self, cursor: str, period: float, was_asked: Callable[[], bool], send: Send
+    ) -> None:
         until = self._clock() + STREAM_SECONDS
         urgent: deque[float] = deque(maxlen=_MOST_URGENT)
         sent: _Sent | None = None
@@ -100,20 +116,25 @@ class Followers:
                     continue  # there is more than fits into one answer
             # A line before its time does not delay the next: what stops all pods at one moment must
             # not make all of them report at one moment from then on.
-            if self._wait(sent.material, due, urgent):
+            reason = self._wait(sent.material, due, urgent, was_asked)
+            if reason is _Reason.CHANGED:
                 urgent.append(self._clock())
-            else:
+            elif reason is _Reason.DUE:
                 due = max(due, self._clock() - period) + period
 
-    def _wait(self, material: Any, due: float, urgent: deque[float]) -> bool:
-        """Until the next line is due; whether it comes before its time."""
+    def _wait(
+        self, material: Any, due: float, urgent: deque[float], was_asked: Callable[[], bool]
+    ) -> _Reason:
+        """Until there is a reason for the next line."""
         while (left := due - self._clock()) > 0:
             with self._turned:  # a turn between the look and the wait is not missed
                 if not is_limited(urgent, self._clock()) and self._page.material() != material:
-                    return True
+                    return _Reason.CHANGED
                 if not self._turned.wait(left):
-                    return False
-        return False
+                    return _Reason.DUE
+            if was_asked():
+                return _Reason.ASKED
+        return _Reason.DUE
 
 
 def material(evaluated: Evaluated) -> tuple[Any, ...]:

@@ -121,7 +121,7 @@ class SnapshotPage:
         after = query.get("after", [""])[0]
         period = follow_seconds(query.get("follow", [""])[0])
         if period is not None and self._evaluated is not None:
-            return self.followers.stream(after, period)
+            return self.followers.stream(after, period, request.was_asked)
         return Page(self.body(after), "application/json")
 
     def material(self) -> tuple[Any, ...]:

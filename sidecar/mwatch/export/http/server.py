@@ -16,6 +16,7 @@ import contextlib
 import errno
 import math
 import re
+import select
 import socket
 import sys
 import threading
@@ -41,6 +42,7 @@ _SLOW_ANSWER_SECONDS = 5.0
 _POLL_SECONDS = 0.25
 _DRAIN_BYTES = 1 << 20
 _DRAIN_SECONDS = 1.0
+_ASKED_BYTES = 4096
 _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _PARAMETER = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
 """It cannot start with a dot or contain a slash, so it cannot lead out of a folder."""
@@ -53,6 +55,8 @@ class Request(NamedTuple):
     parameter: str = ""
     client: str = ""
     query: str = ""
+    was_asked: Callable[[], bool] = lambda: False
+    """For a stream: whether the client has sent something since the last call."""
 
 
 Send = Callable[[bytes], object]
@@ -350,7 +354,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.connection.settimeout(found.endpoint.seconds)
         headers = dict(self.headers.items())
         query = self.path.partition("?")[2]
-        return Request(path, headers, body, found.parameter, str(self.client_address[0]), query)
+        client = str(self.client_address[0])
+        return Request(path, headers, body, found.parameter, client, query, self._was_asked)
+
+    def _was_asked(self) -> bool:
+        """What was sent does not matter. Called from the thread of this connection."""
+        waiting = select.poll()
+        waiting.register(self.connection, select.POLLIN)
+        return bool(waiting.poll(0)) and bool(self.connection.recv(_ASKED_BYTES))
 
     def _body(self) -> bytes | Page:
         length = self.headers.get("Content-Length", "")
