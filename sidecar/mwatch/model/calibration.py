@@ -57,7 +57,11 @@ class Sample:
             self._ordered = None
 
     def extend(self, values: Iterable[float]) -> None:
-        self._newest.extend([value for value in values if _LOWEST < value < _HIGHEST])
+        given = list(values)
+        if math.isfinite(sum(given)):
+            self._newest.extend(given[-self.maxlen :])
+        else:
+            self._newest.extend([value for value in given if _LOWEST < value < _HIGHEST])
         self._ordered = None
 
     def clear(self) -> None:
@@ -211,7 +215,10 @@ class Calibration:
 
     def learn_all(self, slot: DeadlineSlot, seconds: Iterable[float]) -> None:
         """Like `learn` of each."""
-        self.durations[slot].extend([each for each in seconds if 0 <= each <= _MAX_SECONDS])
+        given = list(seconds)
+        if not given or not (min(given) >= 0 and max(given) <= _MAX_SECONDS):
+            given = [each for each in given if 0 <= each <= _MAX_SECONDS]
+        self.durations[slot].extend(given)
 
     def slow_above(self, usual: float) -> float:
         """Seconds of a step; less may be chance."""

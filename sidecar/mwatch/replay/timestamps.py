@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from itertools import repeat
 from operator import sub
 from typing import cast
 
@@ -28,6 +30,7 @@ _GLOG = re.compile(
     r"(?:^|[\[\s:])[IWEF](?P<month>\d{1,2})(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?)\b"
 )
 _WINDOW = 120  # characters: a stamp is at the beginning of a line
+_DAY = len("2026-01-31")
 _LAST_HOUR, _LAST_MINUTE = 23, 59
 Stamp = float | None
 Stamped = Stamp | list[Stamp]
@@ -57,23 +60,23 @@ class Stamps:
         return self.of_text(piece.timestamp)
 
     def _of_lines(self, texts: Sequence[str]) -> list[Stamp]:
-        """Read many, as `of_text` does."""
-        (day, midnight), minutes = self._day, _minutes()
-        if day and all(text.startswith(day) for text in texts):
-            with suppress(KeyError, ValueError):
-                at = [midnight + minutes[text[11:16]] + float(text[17:]) for text in texts]
-                self._near = at[-1] if at else self._near
-                return cast(list[Stamp], at)
+        """Read many, as `of_text` does, a day at a time."""
         stamps: list[Stamp] = []
-        for text in texts:
-            minute = minutes.get(text[11:16])
-            if text[:10] == day and minute is not None:
-                stamps.append(midnight + minute + float(text[17:]))
-            else:
-                stamps.append(self.of_text(text))
-                day, midnight = self._day
+        while len(stamps) < len(texts):
+            begin = len(stamps)
+            stamps.append(self.of_text(texts[begin]))
+            end = bisect_right(texts, texts[begin][:_DAY], begin + 1, key=_day_of)
+            stamps += self._of_day(texts[begin + 1 : end])
         self._near = next(filter(None, reversed(stamps)), self._near)
         return stamps
+
+    def _of_day(self, texts: Sequence[str]) -> list[Stamp]:
+        """Those of the day that was read last, as far as they are in order."""
+        (day, midnight), minutes = self._day, _minutes()
+        if all(map(str.startswith, texts, repeat(day))):
+            with suppress(KeyError, ValueError):
+                return [midnight + minutes[text[11:16]] + float(text[17:]) for text in texts]
+        return [self.of_text(text) for text in texts]
 
     def of_text(self, text: str) -> Stamp:
         minute, base = self._minute
@@ -110,6 +113,10 @@ class Stamps:
             key=lambda at: abs(at - near),
             default=None,
         )
+
+
+def _day_of(text: str) -> str:
+    return text[:_DAY]
 
 
 @cache
