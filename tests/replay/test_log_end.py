@@ -395,7 +395,7 @@ def test_a_helper_that_lost_its_peer_has_ended_nothing(
 def test_ctrl_c_after_the_trainer_reported_its_end_shows_no_hang(tmp_path: Path) -> None:
     assert read(tmp_path, "loading", "^C").verdict.cause is Cause.HANG
     done = "300 epochs completed in 3.812 hours."
-    assert read(tmp_path, done, "^C").verdict.cause is Cause.UNKNOWN
+    assert read(tmp_path, done, "^C").verdict.cause is Cause.FINISHED
 
 
 def test_a_port_that_another_job_holds_is_the_users_to_change(tmp_path: Path) -> None:

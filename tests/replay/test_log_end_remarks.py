@@ -127,7 +127,7 @@ def test_exit_code_0_in_the_last_lines_makes_complaints_harmless(tmp_path: Path)
     )
     assert read(tmp_path, "[rank0] done in 3.11 s", noise).verdict.cause is Cause.FABRIC
     for end in ("exit=0", "launcher exit code 0", "exited with code 0", "Exit status: 0"):
-        assert read(tmp_path, "[rank0] done in 3.11 s", noise, end).verdict.cause is Cause.UNKNOWN
+        assert read(tmp_path, "[rank0] done in 3.11 s", noise, end).verdict.cause is Cause.FINISHED
     assert read(tmp_path, "x", noise, "exit code 01a").verdict.cause is Cause.FABRIC
 
 
@@ -170,3 +170,20 @@ def test_an_assertion_of_a_library_before_the_first_step_comes_again(tmp_path: P
     steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
     assert read(tmp_path, *ended).decision.action is Action.STOP
     assert read(tmp_path, *steps, *ended).decision.action is Action.RESTART
+
+
+def test_a_log_that_reports_its_end_is_finished_and_says_so_without_contradiction(
+    tmp_path: Path,
+) -> None:
+    report = read(tmp_path, "Progress on:train 20.0it/20.0it", "task t/0 exited with code 0")
+    assert report.verdict.cause is Cause.FINISHED
+    assert report.verdict.summary.startswith("The last lines report the end of the run: ")
+    assert report.advice.step == "nothing to do: training is done"
+    assert report.decision.reason == "nothing but the words of the log show it"
+
+
+def test_deepspeed_reports_that_its_processes_ended_well(tmp_path: Path) -> None:
+    steps = [f"Epoch: 0 | Step: {n} | Actor Loss: 0.0{n}" for n in range(1, 9)]
+    end = "[2026-07-05 09:40:31,877] [INFO] [launch.py:460:main] Process 7121 exits successfully."
+    assert read(tmp_path, *steps, end).verdict.cause is Cause.FINISHED
+    assert read(tmp_path, *steps).verdict.cause is not Cause.FINISHED

@@ -22,6 +22,7 @@ from functools import lru_cache
 from mwatch.detect.crashed import at_log_end, interrupted_hang, is_unexplained
 from mwatch.detect.shared.last_lines import (
     bad_numbers,
+    completed,
     counted_until,
     ends_well,
     is_completed,
@@ -59,6 +60,7 @@ _PEER_GONE = re.compile(
 _ENDED_BY_HAND = (Cause.DELETED_BY_USER, Cause.KILLED)
 _OF_NUMBERS = (Cause.LOSS_SPIKE, Cause.NAN, Cause.SLOW)
 _BY_ITS_WORDS = "By its words the log ends with this cause"
+_ENDED_WELL = "The last lines report the end of the run"
 _AS_VAGUE = (Cause.CRASH, Cause.KILLED)
 """What words cannot add to a process that died."""
 
@@ -111,7 +113,7 @@ class LogEnd:
         lead = found or assessment.decision.finding
         last = [last_lines(tail, line_counts.get(file, 0)) for file, tail in tails.items()]
         if assessment.decision.finding is None and last and all(map(ends_well, last)):
-            return None
+            return None if engine.job.attempt.is_finished else self.by_words(tails, line_counts)
         if lead is not None and lead.cause in _ENDED_BY_HAND:
             return _interrupted_wait(lead, tails, line_counts) or found
         if lead is not None and lead.cause is Cause.USER_ERROR and lead.fault is None:
@@ -140,7 +142,7 @@ class LogEnd:
         for file, tail in tails.items():
             lines = last_lines(tail, line_counts.get(file, 0))
             if lead is None and ends_well(lines):
-                continue
+                return _by_words(file, done, None) if (done := completed(lines)) else None
             behind = max(self._progress.get(file, 0), counted_until(lines))
             is_known = behind or any(is_completed(text) for _, text in lines)
             complaint = worst_complaint(
@@ -154,6 +156,7 @@ class LogEnd:
                 complaint = next(filter(None, (look(lines) for look in looks)), None)
                 if complaint is None and file in self._with_steps:
                     complaint = slow_network(lines) or slowed(lines)
+                complaint = complaint or completed(lines)
             if complaint is not None and (lead is None or complaint.cause not in _AS_VAGUE):
                 return _by_words(file, complaint, lead)
         return None
@@ -238,6 +241,7 @@ def _by_words(file: str, complaint: Complaint, lead: Finding | None) -> Finding:
     """`lead`: the end that the words explain; None: nothing shows an end."""
     is_of_numbers = complaint.cause in _OF_NUMBERS
     opening = "The last lines show it, from here on" if is_of_numbers else _BY_ITS_WORDS
+    opening = _ENDED_WELL if complaint.cause is Cause.FINISHED else opening
     return Finding(
         detector=LOG_END,
         cause=complaint.cause,

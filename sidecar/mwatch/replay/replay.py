@@ -155,7 +155,7 @@ def _minutes(seconds: float) -> str:
 
 def nothing_read(recording: Recording, run: str) -> RunReport:
     """The report if no line of the input is known."""
-    cause = Cause.BLIND
+    cause, advised, reason = Cause.BLIND, Cause.BLIND, "there is no data"
     if recording.streams:
         where = "the file" if len(_files(recording)) == 1 else f"{len(_files(recording))} files"
         cause, text = Cause.UNKNOWN, f"no line of a trainer was found in {where}"
@@ -164,6 +164,7 @@ def nothing_read(recording: Recording, run: str) -> RunReport:
         complaint = LogEnd().by_words(recording.tails, recording.line_counts)
         if complaint is not None:
             cause, text = complaint.cause, complaint.summary
+            advised, reason = cause, "nothing but the words of the log show it"
     else:
         text = recording.notes[0] if recording.notes else "there is nothing to read"
     return RunReport(
@@ -171,8 +172,8 @@ def nothing_read(recording: Recording, run: str) -> RunReport:
         mode="replay",
         clock=ReportClock(),
         verdict=Verdict(cause, text, confidence=0.0),
-        decision=Decision(Action.NONE, cause, 0, "there is no data"),
-        advice=advise(Cause.BLIND, None, {}),
+        decision=Decision(Action.NONE, cause, 0, reason),
+        advice=advise(advised, None, {}),
         files=_files(recording),
         lines=recording.lines,
         notes=tuple(note for note in recording.notes if note != text),

@@ -19,7 +19,7 @@ from mwatch.model.finding import Cause
 from mwatch.stats import median
 
 _LOSS = re.compile(
-    r"\b(\w{0,24}loss\w{0,24}(?: train)?)[\"']?\s{0,12}[:=|]?\s{0,12}(?:tensor\()?"
+    r"\b(\w{0,24}loss\w{0,24}(?:/[\w/]{1,40}| train)?)[\"']?\s{0,12}[:=|]?\s{0,12}(?:tensor\()?"
     r"(-?\d[\d.]*(?:e[+-]?\d+)?|-?nan|-?inf)\b",
     re.I,
 )
@@ -109,6 +109,15 @@ def is_completed(text: str) -> bool:
 def ends_well(lines: Sequence[tuple[int, str]]) -> bool:
     """The last lines report exit code 0."""
     return any(_EXIT_ZERO.search(text[:MAX_LINE]) for _, text in lines[-_FEW:])
+
+
+def completed(lines: Sequence[tuple[int, str]]) -> Complaint | None:
+    """One of the last lines reports the end of the run."""
+    for number, line in reversed(lines[-_FEW:]):
+        text = line[:MAX_LINE]
+        if _DONE.search(text) or _EXIT_ZERO.search(text):
+            return Complaint(Cause.FINISHED, number, line.strip())
+    return None
 
 
 def counted_until(lines: Iterable[tuple[int, str]]) -> int:

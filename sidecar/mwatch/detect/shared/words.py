@@ -319,7 +319,8 @@ _OF_EXCEPTIONS = (
                 r"|unhandled system error|remote process exited|timed out.{0,60}\bconnect"
                 r"|socket timeout|server socket has failed|Rendezvous\w*Error"
                 r"|\[SSL: |EOF occurred in violation of protocol|SSL validation failed"
-                r"|peer (?:closed|reset)|host(?:name)? .{0,60}(?:not found|unreachable)", re.I),
+                r"|peer (?:closed|reset)|RuntimeError: broken pipe"
+                r"|host(?:name)? .{0,60}(?:not found|unreachable)", re.I),
      Cause.FABRIC),
     (re.compile(r"(?:timed out|timeout|bailing out).{0,80}(?:\bwait|not ready|barrier"
                 r"|\brank|collective)"

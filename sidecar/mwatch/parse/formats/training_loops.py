@@ -65,7 +65,7 @@ _END = re.compile(
     r"|llmfoundry[^\n]{0,80}: Done\.\s*$"
     r"|Final validation metrics: |\*{5} train metrics \*{5}"
     r"|^Max number of (?:steps|epochs) has been reached"
-    r"|# Avg bus bandwidth {1,8}: [\d.]"
+    r"|# Avg bus bandwidth {1,8}: [\d.]|launch\.py:\d+:\w+\] Process \d+ exits successfully"
 )
 _OF_TOTAL = re.compile(r"\"iteration\": \"\d{1,12}/")
 _JSON_STEP_KEYS = ("step", "globalstep", "globalstep/maxsteps", "numupdates", "currentsteps")
@@ -239,6 +239,7 @@ ENDS = Recogniser(
         "Max number of (?:steps|epochs) has been reached",
         r"\*{5} train metrics \*{5}",
         "# Avg bus bandwidth ",
+        r"Process \d+ exits successfully",
     ),
     _read_end,
 )
