@@ -45,17 +45,8 @@ def test_where_nothing_shows_the_first_bad_iteration_the_whole_attempt_is_suspec
     assert first_bad(running(650, first_iteration=None), nan) == 1
 
 
-def test_before_the_first_checkpoint_a_new_run_is_stopped() -> None:
-    """From the beginning it would read the same samples with the same weights."""
-    nan = finding(Cause.NAN, since_iteration=15, detector="loss_nan")
-    decision = decided(bad_since(15, 20, 40, last=60), nan)
-    assert decision.action is Action.STOP
-    assert "no checkpoint is older" in decision.reason
-
-
-def test_before_the_first_checkpoint_a_second_attempt_goes_back_to_the_beginning() -> None:
-    built = bad_since(15, 20, 40, last=60, number=2)
-    decision = decided(built, finding(Cause.NAN, since_iteration=15, detector="loss_nan"))
+def test_before_the_first_checkpoint_it_goes_back_to_the_beginning() -> None:
+    decision = decided(bad_since(15, 20, 40, last=60), finding(Cause.NAN, since_iteration=15))
     assert (decision.action, decision.resume_from) == (Action.RESTART, None)
     assert decision.quarantine_from == 1
     assert decision.resume_reason == (

@@ -254,9 +254,6 @@ def rollback_refusal(
         return (
             f"the same samples failed twice: the numbers went bad at iteration {bad}, and at {back}"
         )
-    is_new = finding.detector != "crashed" and _is_first_attempt(job) and not record.acts
-    if is_new and _begins_anew(target(job, finding, settings)):
-        return "no checkpoint is older: from the beginning the same weights and samples come again"
     if len(done) >= settings.checkpoints.max_rollbacks:
         return f"{len(done)} rollbacks were made already: the numbers keep going bad"
     return None
@@ -269,10 +266,6 @@ def _was_never_good(job: Job, bad: int) -> bool:
 
 def _is_first_attempt(job: Job) -> bool:
     return not job.past and job.attempt.number <= 1 and not job.attempt.resumed_from
-
-
-def _begins_anew(choice: ResumeChoice) -> bool:
-    return choice.iteration is None and not (choice.nothing_known or choice.nothing_complete)
 
 
 def has_never_worked(job: Job) -> bool:
