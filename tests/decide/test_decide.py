@@ -259,6 +259,7 @@ def test_the_same_fault_in_a_run_that_has_worked_is_restarted(found: Finding) ->
     [
         finding(Cause.CRASH, fingerprint="crash/SIGSEGV"),
         finding(Cause.FABRIC, fault="store-connect-timeout"),
+        finding(Cause.HARDWARE, fault="xid-74"),
         finding(Cause.HANG),
     ],
     ids=lambda each: each.cause,

@@ -31,7 +31,7 @@ _ROLES = {
 _RESTARTS = {
     RestartHelps.YES: "on the same nodes",
     RestartHelps.NO: "it fails again until it is fixed",
-    RestartHelps.MAYBE: "worth one try, once the run has worked",
+    RestartHelps.MAYBE: "worth one try",
     RestartHelps.ELSEWHERE: "only without this node",
 }
 _AVOIDANCE = {

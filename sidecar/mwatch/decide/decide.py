@@ -284,7 +284,8 @@ def _is_set_up_fault(case: _Case) -> bool:
         return False
     if entry.id == _BUS_ERROR:
         return "SIGBUS" in finding.fingerprint or finding.fault == _BUS_ERROR
-    return finding.cause is Cause.FABRIC or entry.blame is Blame.NODE
+    is_of_node = entry.blame is Blame.NODE and entry.xid is None  # a GPU is left, not set up
+    return finding.cause is Cause.FABRIC or is_of_node
 
 
 def _came_after_the_end(case: _Case) -> bool:
