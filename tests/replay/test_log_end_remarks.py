@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
+from mwatch.replay.log_end import LogEnd
 from support.runs.recorded import read
 
 
@@ -187,3 +188,11 @@ def test_deepspeed_reports_that_its_processes_ended_well(tmp_path: Path) -> None
     end = "[2026-07-05 09:40:31,877] [INFO] [launch.py:460:main] Process 7121 exits successfully."
     assert read(tmp_path, *steps, end).verdict.cause is Cause.FINISHED
     assert read(tmp_path, *steps).verdict.cause is not Cause.FINISHED
+
+
+def test_a_file_that_ends_well_does_not_hide_the_complaint_of_another() -> None:
+    tails = {"a.log": b"task t/0 exited with code 0\n", "b.log": b"CUDA out of memory\n"}
+    found = LogEnd().by_words(tails, dict.fromkeys(tails, 1))
+    assert found is not None and found.cause is Cause.OOM
+    alone = LogEnd().by_words({"a.log": tails["a.log"]}, {"a.log": 1})
+    assert alone is not None and alone.cause is Cause.FINISHED

@@ -279,13 +279,12 @@ def _is_set_up_fault(case: _Case) -> bool:
     job, finding = case.job, case.finding
     if not resume.has_never_worked(job):
         return False
-    entry = job.catalogue.get(finding.fault or _BUS_ERROR)
-    if entry is None or entry.restart_helps is not RestartHelps.MAYBE:
-        return False
-    if entry.id == _BUS_ERROR:
-        return "SIGBUS" in finding.fingerprint or finding.fault == _BUS_ERROR
+    entry = job.catalogue.get(finding.fault or "")
+    if entry is None:
+        return "SIGBUS" in finding.fingerprint
     is_of_node = entry.blame is Blame.NODE and entry.xid is None  # a GPU is left, not set up
-    return finding.cause is Cause.FABRIC or is_of_node
+    is_set_up = finding.cause is Cause.FABRIC or is_of_node or entry.id == _BUS_ERROR
+    return is_set_up and entry.restart_helps is RestartHelps.MAYBE
 
 
 def _came_after_the_end(case: _Case) -> bool:

@@ -139,10 +139,13 @@ class LogEnd:
     ) -> Finding | None:
         """`lead`: the end that the words are to explain; None: nothing shows an end. `harmless`:
         lines that are known to mean nothing."""
+        ended: Finding | None = None
         for file, tail in tails.items():
             lines = last_lines(tail, line_counts.get(file, 0))
+            if lead is None and ended is None and (done := completed(lines)):
+                ended = _by_words(file, done, None)
             if lead is None and ends_well(lines):
-                return _by_words(file, done, None) if (done := completed(lines)) else None
+                continue
             behind = max(self._progress.get(file, 0), counted_until(lines))
             is_known = behind or any(is_completed(text) for _, text in lines)
             complaint = worst_complaint(
@@ -156,10 +159,9 @@ class LogEnd:
                 complaint = next(filter(None, (look(lines) for look in looks)), None)
                 if complaint is None and file in self._with_steps:
                     complaint = slow_network(lines) or slowed(lines)
-                complaint = complaint or completed(lines)
             if complaint is not None and (lead is None or complaint.cause not in _AS_VAGUE):
                 return _by_words(file, complaint, lead)
-        return None
+        return ended
 
     def _known_fault(
         self, engine: Engine, assessment: Assessment, line_counts: Mapping[str, int]
