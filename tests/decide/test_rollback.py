@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mwatch.decide.decide import record_action
-from mwatch.decide.resume import first_bad, target
+from mwatch.decide.resume import first_bad, rollback_refusal, target
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
 from mwatch.model.job import Job, Layout
@@ -52,6 +52,25 @@ def test_before_the_first_checkpoint_it_goes_back_to_the_beginning() -> None:
     assert decision.resume_reason == (
         "none was written before the first bad iteration 15: from the beginning"
     )
+
+
+@pytest.mark.parametrize(
+    ("bad", "total", "number", "is_refused"),
+    [
+        (15, None, 1, True),
+        (15, 60_000, 1, True),
+        (15, 60, 1, False),  # a quarter of a short run went well
+        (80, 60_000, 1, False),
+        (15, 60_000, 2, False),
+    ],
+)
+def test_a_new_run_whose_numbers_go_bad_at_once_is_not_tried_again(
+    bad: int, total: int | None, number: int, *, is_refused: bool
+) -> None:
+    built = bad_since(bad, last=bad + 40, number=number, first_iteration=1)
+    built.layout = Layout(total_iterations=total)
+    nan = finding(Cause.NAN, since_iteration=bad, detector="loss_nan")
+    assert (rollback_refusal(built, record(), nan, Settings()) is not None) is is_refused
 
 
 def test_thousands_of_iterations_are_not_thrown_away_without_being_asked_to() -> None:

@@ -167,9 +167,10 @@ GOOD_LINES = [
 ]
 
 
-def test_numbers_that_were_never_good_are_not_tried_again(tmp_path: Path) -> None:
+def test_bad_numbers_of_a_run_that_has_hardly_begun_are_not_tried_again(tmp_path: Path) -> None:
     assert judged(tmp_path, *NAN_LINES) == (Cause.NAN, Action.STOP)
-    assert judged(tmp_path, *GOOD_LINES, *NAN_LINES) == (Cause.NAN, Action.RESTART)
+    assert judged(tmp_path, *GOOD_LINES, *NAN_LINES) == (Cause.NAN, Action.STOP)
+    assert judged(tmp_path, *GOOD_LINES * 30, *NAN_LINES) == (Cause.NAN, Action.RESTART)
 
 
 def test_numbers_that_a_failed_collective_left_undefined_are_no_cause(tmp_path: Path) -> None:
@@ -246,3 +247,16 @@ def test_scary_lines_in_a_run_that_goes_on_are_no_verdict(tmp_path: Path) -> Non
     lines = [line for at, text in enumerate(scary) for line in (megatron_line(100 + at), text)]
     found = judged(tmp_path, *lines, *(megatron_line(110 + at) for at in range(4)))
     assert found[1] is Action.NONE
+
+
+FAILED = "[INFO] [default] Worker group FAILED. 2/3 attempts left; will restart worker group"
+BAD_INDEX = [RAISED, *frame("train_step"), "IndexError: list index out of range"]
+
+
+@pytest.mark.parametrize("announced", [[FAILED], [FAILED, FAILED]])
+def test_a_restart_that_is_only_announced_does_not_hide_what_ended_the_attempt(
+    tmp_path: Path, announced: list[str]
+) -> None:
+    assert judged(tmp_path, TRAINED, *BAD_INDEX, *announced)[0] is Cause.USER_ERROR
+    again = [TRAINED, *BAD_INDEX, *announced, megatron_line(101)]
+    assert judged(tmp_path, *again)[0] is not Cause.USER_ERROR

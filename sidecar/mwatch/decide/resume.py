@@ -26,6 +26,7 @@ from mwatch.model.settings import Settings
 _MAX_NAMED = 4
 _BAD_TRACKER = frozenset({"checkpoint-tracker-invalid", "checkpoint-no-iteration"})
 _MAX_NUMBERS = 8
+_FEW_ITERATIONS, _SMALL_SHARE = 50, 0.05  # what a new run makes before it has shown that it works
 
 _OF_STEPS = (Cause.NAN, Cause.LOSS_SCALE_COLLAPSE)
 
@@ -245,8 +246,11 @@ def rollback_refusal(
     bad = first_bad(job, finding)
     # A guard that ended the attempt saw one bad number, which may have been the machine's.
     is_shown = finding.cause in _OF_STEPS and finding.detector != "crashed"
-    if is_shown and _was_never_good(job, bad):
-        return "the numbers were never good: the same weights and samples give the same again"
+    if is_shown and _has_hardly_begun(job, bad):
+        return (
+            f"the numbers of a new run went bad at iteration {bad}, before its first checkpoint:"
+            " the same weights and samples give the same again"
+        )
     ever = [act for act in record.acts if act.first_bad is not None]  # a stop fixes no data
     again = _same_samples(job, ever, bad, settings)
     if again is not None:
@@ -259,9 +263,12 @@ def rollback_refusal(
     return None
 
 
-def _was_never_good(job: Job, bad: int) -> bool:
-    is_new = _is_first_attempt(job) and not job.checkpoints
-    return is_new and bad <= 1 and (job.attempt.first_iteration or 1) <= 1
+def _has_hardly_begun(job: Job, bad: int) -> bool:
+    """Code and settings that were never seen to work are to blame before a passing fault is."""
+    if not _is_first_attempt(job) or job.checkpoints or (job.attempt.first_iteration or 1) > bad:
+        return False
+    total = job.layout.total_iterations
+    return bad <= 1 or (bad <= _FEW_ITERATIONS and (total is None or bad <= _SMALL_SHARE * total))
 
 
 def _is_first_attempt(job: Job) -> bool:

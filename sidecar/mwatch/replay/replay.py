@@ -10,7 +10,7 @@ that is unknown, unless the user says so or a file was written a moment ago.
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,11 +21,13 @@ from mwatch.engine.engine import Assessment, Engine
 from mwatch.errors import InputError
 from mwatch.evidence.flight_files import gather
 from mwatch.model.decision import Action, Decision
+from mwatch.model.event import Error, PlacedLines
 from mwatch.model.finding import (
     Cause,
     Verdict,
 )
 from mwatch.model.job import Attempt, Job
+from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
 from mwatch.replay.flight_evidence import FlightEvidence
 from mwatch.replay.freshness import TAIL, Age
@@ -267,7 +269,7 @@ def _replay(
     player = Player(engine, ReportRecorder(engine, "replay", has_curves=has_curves))
     gc.freeze()  # events hold no cycles: collecting among them only costs time
     gc.set_threshold(100_000)
-    player.play(recording.observed(progress))
+    player.play(_without_announced_restart(recording.observed(progress)))
     last = player.at
     if last is None:
         report = nothing_read(recording, engine.job.run)
@@ -295,6 +297,22 @@ def _replay(
     report = report if dumps is None else dumps.judged(report)
     report = of_replay(report, recording.paths) if has_curves else report
     return logs.restored(report, recording.paths)
+
+
+def _without_announced_restart(
+    recording: Iterable[Observed | PlacedLines],
+) -> Iterator[Observed | PlacedLines]:
+    """Leave out the line by which a launcher announces the next attempt if nothing follows it: what
+    ended the last one is what the log is about."""
+    held: list[Observed] = []
+    for each in recording:
+        what = each.what if isinstance(each, Observed) else None
+        if isinstance(each, Observed) and isinstance(what, Error) and what.kind == "restart":
+            held.append(each)
+            continue
+        yield from held
+        held.clear()
+        yield each
 
 
 def run_name(names: Sequence[str]) -> str:

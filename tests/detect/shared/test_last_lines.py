@@ -59,6 +59,8 @@ def test_a_count_that_rises_in_any_form_is_progress() -> None:
     assert counted_until(enumerate(rounds, 1)) == 2
     assert counted_until(enumerate(rounds[:2], 1)) == 0, "one more line may be of another rank"
     assert counted_until(enumerate([rounds[0]] * 5, 1)) == 0
+    timed = [f"[2026-04-15 09:12:{10 + n}] [Rank 0] step={n}, skipped=0" for n in range(3)]
+    assert counted_until(enumerate(timed, 1)) == 2, "the time before the count is not its name"
     errors = [f"rank {n}: error in step {n}" for n in range(5)]
     assert counted_until(enumerate(errors, 1)) == 0
 

@@ -108,6 +108,7 @@ _INTERPRETER = re.compile(
     r"missing \d+ required (?:positional|keyword)|unexpected keyword argument"
     r"|takes (?:from )?\d+ (?:to \d+ )?positional argument|takes no (?:keyword )?arguments"
     r"|object has no attribute|has no attribute '|object is not (?:callable|subscriptable|iterable)"
+    r"|object does not support item (?:assignment|deletion)"
     r"|is not defined$|referenced before assignment|cannot import name|No module named"
     r"|[Cc]an(?:'t|not) pickle|is not JSON serializable|unsupported operand type"
     r"|undefined symbol|cannot open shared object file|version `\w+_[\d.]+' not found"
@@ -135,13 +136,13 @@ _REQUIRED = re.compile(
 """Words of messages about a demand that the program or its environment does not meet."""
 _SETTING = re.compile(
     r"\b(?:you )?must (?:set|specify|provide|pass|give)\b|\bin the [\w .]{1,40} config\b"
-    r"|\bmust be (?:set|specified|provided|given)\b"
+    r"|\bmust be (?:set|specified|provided|given)\b|\bhas not been set\b"
     r"|\b(?:missing|unknown|invalid) (?:config(?:uration)?|setting|option|argument|flag)s?\b",
     re.I,
 )
 _DEMANDS = re.compile(
     r"^Expected |\bexpects? (?:a|an|at least|exactly|\d|\w+ to)\b|\bmust match\b"
-    r"|shapes cannot be multiplied"
+    r"|\bmust (?:all )?(?:have|be of|be on) the same (?:d?type|shape|size|device)\b|shapes cannot be multiplied"
     r"|inplace operation|does not require grad|a second time|\bgot mixed\b|still have inflight"
     r"|\bmarked? (?:as )?ready (?:only once|twice)"
 )
@@ -215,7 +216,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         # what the user asks for, or is not allowed to read
         "data-hub-denied", "hub-offline", "nccl-bootstrap-mismatch",
         # limits of the pod or the job's own settings
-        "ib-memory-lock", "nccl-no-interface", "nccl-topology-missing", "process-too-many-files",
+        "nccl-no-interface", "nccl-topology-missing", "process-too-many-files",
         "process-no-threads", "storage-permission", "object-store-denied", "k8s-container-start",
         "k8s-admission-denied", "data-streaming-stale", "shared-memory-full",
     ),
@@ -238,7 +239,8 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         "nccl-id-not-received",
         "jax-start-timeout", "nvls-cuda-failure", "hub-throttled", "gcs-unreachable",
         "store-barrier-timeout", "store-clients-missing", "store-connect-timeout",
-        "store-port-in-use", "store-peer-gone", "rendezvous-closed", "gloo-peer-closed",
+        "store-port-in-use", "store-peer-gone", "rendezvous-closed", "collective-group-not-met",
+        "gloo-peer-closed",
     ),
     Cause.SLOW: ("nccl-uses-tcp", "nccl-no-ib-device", "k8s-readiness-failed"),
     Cause.KILLED: (

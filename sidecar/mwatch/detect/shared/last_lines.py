@@ -99,6 +99,7 @@ _COUNTED = (
     ),
     re.compile(r"\[ {0,12}(\d{1,12})/\d{2,12}\]"),
 )
+_DIGITS = re.compile(r"\d+")  # of a time, a rank or a process before the count
 
 
 def is_completed(text: str) -> bool:
@@ -133,7 +134,7 @@ def counted_until(lines: Iterable[tuple[int, str]]) -> int:
             continue
         is_risen = False
         for found in filter(None, (each.search(text) for each in _COUNTED)):
-            form, count = text[: found.start(1)].rstrip(), int(found[1])
+            form, count = _DIGITS.sub("0", text[: found.start(1)].rstrip()), int(found[1])
             is_risen = is_risen or count > counts.get(form, count)
             counts[form] = max(count, counts.get(form, count))
         if is_risen:
