@@ -19,14 +19,14 @@ import typer
 from typer.main import get_command
 
 from docs_site import names
-from mwatch.cli.main import GROUPS, app
+from mwatch.cli.main import GROUPS, program
 from mwatch.config import fleet, sidecar
 from mwatch.model import settings
 
 ROOT = names.ROOT
 DOCS = ROOT / "docs"
 # Typer brings its own copy of click, whose types have no public name.
-PROGRAM: Any = get_command(app)
+PROGRAM: Any = get_command(program())
 COLUMNS = 80
 
 
@@ -36,8 +36,7 @@ def commands() -> str:
     lines = ["# Commands", "", "What `mwatch COMMAND --help` prints, for this release.", ""]
     for group, members in GROUPS.items():
         lines += [f"## {group}", ""]
-        for member in members:
-            name = member.__name__.replace("_", "-")
+        for name in members:
             command = PROGRAM.get_command(context, name)
             own = typer.Context(command, parent=context, info_name=name)
             lines += [f"### mwatch {name}", "", "```text", command.get_help(own).strip(), "```", ""]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from mwatch.cli.main import app
+from mwatch.cli.main import program
 from support.repository.source_rules import ROOT
 
 PAGES = sorted((ROOT / "runbooks").glob("*.md"))
@@ -28,7 +28,7 @@ _SPAN = re.compile(r"`([^`]+)`")
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LINE = re.compile(r"(?:^|-- |^\$ )mwatch ([^|;>]+)")
 _NUMBER = re.compile(r"\bN\b")
-COMMANDS: dict[str, Any] = getattr(typer.main.get_command(app), "commands")  # noqa: B009
+COMMANDS: dict[str, Any] = getattr(typer.main.get_command(program()), "commands")  # noqa: B009
 
 
 def typed(text: str) -> Iterator[list[str]]:

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from mwatch.cli.main import app
+from mwatch.cli.main import program
 from support.repository.source_rules import ROOT
 
 PAGES = sorted(page for page in (ROOT / "runbooks").glob("*.md") if page.stem != "README")
@@ -83,7 +83,7 @@ def test_an_example_has_its_meaning(name: str) -> None:
 def test_mwatch_prints_it_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     command, *wanted = (TYPED | IN_DOCS)[name].splitlines()
-    done = CliRunner().invoke(app, shlex.split(command)[2:])
+    done = CliRunner().invoke(program(), shlex.split(command)[2:])
     printed = [line.rstrip() for line in done.output.splitlines()]
     assert is_shown(wanted, printed), done.output
 

@@ -104,9 +104,9 @@ def test_the_controller_is_found_by_the_names_of_the_contract() -> None:
 def test_the_controller_knows_every_option_that_it_is_given() -> None:
     from typer.testing import CliRunner
 
-    from mwatch.cli.main import app
+    from mwatch.cli.main import program
 
-    said = CliRunner().invoke(app, ["controller", "--help"], env={"COLUMNS": "200"}).output
+    said = CliRunner().invoke(program(), ["controller", "--help"], env={"COLUMNS": "200"}).output
     words = pod(*sets("controller.fleet=workers = 2", "controller.policy=# usual"))["spec"]
     given = [each.partition("=")[0] for each in words["containers"][0]["command"][2:]]
     assert {"--fleet", "--policy", "--evidence"} <= set(given)

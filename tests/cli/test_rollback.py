@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mwatch.cli.main import app
+from mwatch.cli.main import program
 from mwatch.errors import InputError
 from mwatch_trainer.checkpoint import timeline
 from mwatch_trainer.checkpoint.listing import TRACKER
@@ -32,7 +32,7 @@ def save(tmp_path: Path) -> Path:
 
 
 def call(*words: str) -> str:
-    done = CliRunner().invoke(app, ["rollback", *words])
+    done = CliRunner().invoke(program(), ["rollback", *words])
     if isinstance(done.exception, InputError):
         raise done.exception
     assert done.exit_code == 0, done.output

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mwatch.cli.main import app
+from mwatch.cli.main import program
 from mwatch.errors import InputError
 from mwatch.shipped import Kind, contents, files
 
@@ -21,14 +21,14 @@ LINK = re.compile(r"\]\(([\w-]+\.md(?:#[\w-]+)?)\)")
 
 
 def output(*words: str) -> str:
-    done = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    done = CliRunner().invoke(program(), list(words), catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output
 
 
 def refusal(*words: str) -> str:
     with pytest.raises(InputError) as raised:
-        CliRunner().invoke(app, list(words), catch_exceptions=False)
+        CliRunner().invoke(program(), list(words), catch_exceptions=False)
     return str(raised.value)
 
 

@@ -30,7 +30,7 @@ from textual.pilot import Pilot
 from typer.testing import CliRunner
 
 from mwatch.cli.jobs import ClusterJobs, JobSource, LocalRuns
-from mwatch.cli.main import app
+from mwatch.cli.main import program
 from mwatch.cli.render.top_screen import TopApp
 from mwatch.errors import InputError
 from mwatch.kube.access import Access, CallLimits
@@ -358,7 +358,7 @@ def test_in_a_pipe_one_whole_table_is_printed(runs: Path) -> None:
 
 
 def test_as_json_a_run_has_the_keys_of_a_job_and_its_culprit(runs: Path) -> None:
-    done = CliRunner().invoke(app, ["top", "--json", "--runs", str(runs)])
+    done = CliRunner().invoke(program(), ["top", "--json", "--runs", str(runs)])
     assert done.exit_code == 0
     jobs = {each["name"]: each for each in read_json(done.stdout, "status")["jobs"]}
     found = jobs["pretrain_gpt-with-a-name-longer-than-most-1116"]
@@ -375,13 +375,13 @@ def test_a_cluster_that_cannot_be_read_does_not_hide_the_runs(
     (tmp_path / "config").write_text(json.dumps({**content, "current-context": "c"}))
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     monkeypatch.chdir(runs.parent)
-    done = CliRunner().invoke(app, ["top"])
+    done = CliRunner().invoke(program(), ["top"])
     assert done.exit_code == 3 and "alpha" in done.stdout
     assert "not read: the API server at http://127.0.0.1:9 does not answer" in done.stdout
 
 
 def test_a_folder_and_a_cluster_exclude_each_other(runs: Path) -> None:
-    done = CliRunner().invoke(app, ["top", "--runs", str(runs), "-n", "training"])
+    done = CliRunner().invoke(program(), ["top", "--runs", str(runs), "-n", "training"])
     assert done.exit_code == 2 and "not both" in done.stderr
-    missing = CliRunner().invoke(app, ["top", "--runs", str(runs / "nothing")])
+    missing = CliRunner().invoke(program(), ["top", "--runs", str(runs / "nothing")])
     assert isinstance(missing.exception, InputError)

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: F401
-from mwatch.cli.main import app
+from mwatch.cli.main import program
 from mwatch.diagnose.doctor.cluster import DoctorRequest, check_lease, examine
 from mwatch.diagnose.doctor.job import PullTimes, check_pull
 from mwatch.diagnose.doctor.lines import DoctorLine, LineState
@@ -38,7 +38,7 @@ def test_the_command_says_what_is_there_and_what_is_not(
 ) -> None:
     things.make_job(access, namespace)
     words = ["doctor", "train", "-n", namespace, "--kubeconfig", str(plane.kubeconfig("admin"))]
-    result = CliRunner().invoke(app, [*words, "--json"])
+    result = CliRunner().invoke(program(), [*words, "--json"])
     body: dict[str, Any] = json.loads(result.stdout)
     states = {each["name"]: each["state"] for each in body["checks"]}
     assert (result.exit_code, body["version"], body["is_well"]) == (1, 1, False)
@@ -49,9 +49,9 @@ def test_the_command_says_what_is_there_and_what_is_not(
     assert states["sidecars"] == states["image pull"] == states["PodMonitor"] == "skipped"
     fixes = {each["name"]: each["fix"] for each in body["checks"]}
     assert f"helm install mwatch charts/mwatch -n {namespace}" in fixes["controller"]
-    plain = CliRunner().invoke(app, words)
+    plain = CliRunner().invoke(program(), words)
     assert "PyTorchJob, JobSet, TrainJob, Job, StatefulSet" in plain.stdout
-    unknown = CliRunner().invoke(app, ["doctor", "trian", *words[2:]])
+    unknown = CliRunner().invoke(program(), ["doctor", "trian", *words[2:]])
     assert unknown.exit_code != 0 and "did you mean train" in str(unknown.exception)
 
 

@@ -19,7 +19,7 @@ from cluster import remediation_things as fleet
 from cluster.control_plane import ControlPlane
 from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: F401
 from cluster.remediation_things import KEY, Controller
-from mwatch.cli.main import app
+from mwatch.cli.main import program
 from mwatch.errors import InputError
 from mwatch.gang.restart import GangRestart
 from mwatch.gang.suspend import SUSPENDED_BY
@@ -297,7 +297,7 @@ def plan_restart(job: KubeJob, namespace: str, access: Access) -> GangPlan:
 
 
 def command(plane: ControlPlane, *words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [*words, "--kubeconfig", str(plane.kubeconfig("admin"))])
+    result = CliRunner().invoke(program(), [*words, "--kubeconfig", str(plane.kubeconfig("admin"))])
     if isinstance(result.exception, InputError | KubeError):
         return 2, result.stdout, str(result.exception)  # as `main` has it
     return result.exit_code, result.stdout, result.stderr
@@ -328,7 +328,7 @@ def test_the_commands_show_what_they_did(
 
 def test_no_cluster_is_one_line_and_exit_code_3() -> None:
     result = CliRunner().invoke(
-        app, ["pause", "x", "--reason", "y", "--kubeconfig", "/nonexistent/config"]
+        program(), ["pause", "x", "--reason", "y", "--kubeconfig", "/nonexistent/config"]
     )
     assert result.exit_code == 3 and result.stderr.count("\n") == 1
 

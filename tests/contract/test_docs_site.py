@@ -65,7 +65,7 @@ def test_a_link_leads_to_the_page_or_else_to_the_repository() -> None:
 def test_all_commands_settings_annotations_and_variables_are_in_the_reference() -> None:
     commands, policy = reference.commands(), reference.policy()
     for group in GROUPS.values():
-        assert all(f"### mwatch {each.__name__}\n" in commands for each in group)
+        assert all(f"### mwatch {each}\n" in commands for each in group)
     for name in Settings.__dataclass_fields__:
         section = getattr(Settings(), name)
         assert f"## [{name}]" in policy

@@ -17,10 +17,14 @@ from mwatch.cli import main
 from mwatch.cli.help import RENAMED
 
 # Typer brings its own copy of click, whose types have no public name.
-PROGRAM: Any = get_command(main.app)
+PROGRAM: Any = get_command(main.program())
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "exit-codes.md"
-COMMANDS = {each.__name__: each for group in main.GROUPS.values() for each in group}
+COMMANDS = {
+    name: main.command(name, module)
+    for group in main.GROUPS.values()
+    for name, module in group.items()
+}
 EVERY_FLAG = {
     "--namespace": {"-n"},
     "--file": {"-f"},

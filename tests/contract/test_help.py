@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from mwatch.cli.main import GROUPS, app
+from mwatch.cli.main import GROUPS, program
 
 COLUMNS = 80
 VERBS = (
@@ -28,13 +28,13 @@ VERBS = (
 TYPE = re.compile(r"<[a-z]|\b(?:TEXT|PATH|INTEGER|FLOAT|BOOLEAN|STRING)\b|list\[|\bx[<>]=|<=x")
 
 # Typer brings its own copy of click, whose types have no public name.
-PROGRAM: Any = get_command(app)
+PROGRAM: Any = get_command(program())
 CONTEXT = typer.Context(PROGRAM, info_name="mwatch", **PROGRAM.context_settings)
 NAMES = PROGRAM.list_commands(CONTEXT)
 
 
 def rendered(*arguments: str) -> str:
-    done = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": str(COLUMNS)})
+    done = CliRunner().invoke(program(), [*arguments, "--help"], env={"COLUMNS": str(COLUMNS)})
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -96,7 +96,7 @@ def test_every_command_is_in_one_group_of_the_main_help() -> None:
     for group, commands in GROUPS.items():
         section = text.partition(f"\n{group}:\n")[2].partition("\n\n")[0]
         shown = re.findall(r"^  ([a-z]+) ", section, re.MULTILINE)
-        assert shown == [each.__name__ for each in commands]
+        assert shown == list(commands)
     assert sum(map(len, GROUPS.values())) == len(NAMES)
 
 
@@ -108,3 +108,15 @@ def test_options_are_read_without_a_slow_import() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout == "False\n", done.stderr
+
+
+def test_a_command_loads_no_other_command() -> None:
+    code = (
+        "import sys; from mwatch.cli.main import main, GROUPS\n"
+        "modules = {f'mwatch.cli.{each}' for group in GROUPS.values() for each in group.values()}\n"
+        "sys.argv[1:] = ['plan', '--help']\n"
+        "try: main()\nexcept SystemExit: print(*sorted(modules & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    last = done.stdout.splitlines()[-1]
+    assert last == "mwatch.cli.completion mwatch.cli.plan", done.stderr

@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from mwatch.cli.main import app
+from mwatch.cli.main import program
 from support.repository.readme_examples import README, calls
 
 HELP = {"-h", "--help"}
@@ -83,7 +83,7 @@ SURFACE = {
     "faults": HELP | {"FAULT", "--json", "--role", "--blame", "--catalogue"},
 }
 # Typer brings its own copy of click, whose types have no public name.
-PROGRAM: Any = get_command(app)
+PROGRAM: Any = get_command(program())
 CONTEXT = typer.Context(PROGRAM, info_name="mwatch", **PROGRAM.context_settings)
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from mwatch.cli.main import app
+from mwatch.cli.main import program
 from mwatch.errors import InputError
 from mwatch.model.machines import MACHINES
 from mwatch.plan.shape import PRESETS
@@ -23,7 +23,7 @@ AKS = ["--instance", "Standard_ND96isr_H100_v5"]
 
 
 def run(*argv: str) -> tuple[int, str]:
-    done = CliRunner().invoke(app, ["plan", *argv])
+    done = CliRunner().invoke(program(), ["plan", *argv])
     if isinstance(done.exception, InputError):
         raise done.exception
     return done.exit_code, done.output

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mwatch.cli.main import app
+from mwatch.cli.main import program
 from support.repository.chart_renders import MEGATRON, NO_HELM, arguments, helm, only, rendered
 from support.repository.json_schema import read_json
 
@@ -84,7 +84,7 @@ def of_the_layout(layout: dict[str, Any], layers: int) -> dict[str, str | None]:
 @pytest.mark.parametrize("words", PLANS)
 def test_the_chart_takes_the_values_as_they_were_meant(words: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
-    done = CliRunner().invoke(app, ["plan", *words.split(), "--json", "--values", str(path)])
+    done = CliRunner().invoke(program(), ["plan", *words.split(), "--json", "--values", str(path)])
     assert done.exit_code == 0, done.output
     found = read_json(done.output, "plan")
     layout, model = found["layout"], found["model"]

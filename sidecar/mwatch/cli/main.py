@@ -11,40 +11,56 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 
 import typer
 from typer.exceptions import TyperException
 
 from mwatch import __version__
-from mwatch.cli.checkpoints import checkpoints, rollback
 from mwatch.cli.cluster import UNREACHABLE
-from mwatch.cli.completion import VARIABLE, answer_shell, completion
-from mwatch.cli.controller import controller
-from mwatch.cli.demo import demo
-from mwatch.cli.diagnose import diagnose
-from mwatch.cli.doctor import doctor
-from mwatch.cli.faults import faults
+from mwatch.cli.completion import VARIABLE, answer_shell
 from mwatch.cli.help import HelpCommand, HelpGroup, usage_error
-from mwatch.cli.inject import inject, uninject
-from mwatch.cli.overrides import mode, pause, restart, resume, stop
-from mwatch.cli.parse import parse
-from mwatch.cli.plan import plan
-from mwatch.cli.recorded import replay, report
-from mwatch.cli.run import run
-from mwatch.cli.shipped import export, runbook
-from mwatch.cli.sidecar import sidecar
-from mwatch.cli.status import status, top
-from mwatch.cli.terminal import ignore_closed_pipe
-from mwatch.cli.ui import ui
 from mwatch.errors import MwatchError
 from mwatch.kube.errors import KubeError
 
-GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
-    "This machine": (demo, run, ui),
-    "Logs and recordings": (replay, report, parse, faults, runbook, checkpoints, rollback),
-    "Cluster": (diagnose, status, top, pause, resume, restart, stop, mode),
-    "Set-up": (doctor, plan, export, inject, uninject, sidecar, controller, completion),
+GROUPS = {
+    "This machine": {"demo": "demo", "run": "run", "ui": "ui"},
+    "Logs and recordings": {
+        "replay": "recorded",
+        "report": "recorded",
+        "parse": "parse",
+        "faults": "faults",
+        "runbook": "shipped",
+        "checkpoints": "checkpoints",
+        "rollback": "checkpoints",
+    },
+    "Cluster": {
+        "diagnose": "diagnose",
+        "status": "status",
+        "top": "status",
+        "pause": "overrides",
+        "resume": "overrides",
+        "restart": "overrides",
+        "stop": "overrides",
+        "mode": "overrides",
+    },
+    "Set-up": {
+        "doctor": "doctor",
+        "plan": "plan",
+        "export": "shipped",
+        "inject": "inject",
+        "uninject": "inject",
+        "sidecar": "sidecar",
+        "controller": "controller",
+        "completion": "completion",
+    },
 }
+"""The module of each command: only that of the command that is called is loaded."""
+
+
+def command(name: str, module: str) -> Callable[..., None]:
+    found: Callable[..., None] = getattr(import_module(f"mwatch.cli.{module}"), name)
+    return found
 
 
 def _version(wanted: bool) -> None:
@@ -76,21 +92,18 @@ def program(only: str = "") -> typer.Typer:
     )
     made.callback()(_root)
     for group, commands in GROUPS.items():
-        for command in commands:
-            if only in ("", command.__name__):
-                made.command(cls=HelpCommand, rich_help_panel=group)(command)
+        for name, module in commands.items():
+            if only in ("", name):
+                made.command(cls=HelpCommand, rich_help_panel=group)(command(name, module))
     return made
-
-
-app = program()
 
 
 def _named() -> typer.Typer:
     """The program of the command that the user named; of all commands to list, suggest or complete
     them."""
     word = "".join(sys.argv[1:2])
-    names = {command.__name__ for commands in GROUPS.values() for command in commands}
-    return program(word) if word in names and VARIABLE not in os.environ else app
+    is_command = any(word in commands for commands in GROUPS.values())
+    return program(word if is_command and VARIABLE not in os.environ else "")
 
 
 def main() -> None:
@@ -108,5 +121,7 @@ def main() -> None:
     except KeyboardInterrupt as interrupted:
         sys.exit(getattr(interrupted, "exit_code", 130))
     except BrokenPipeError:
+        from mwatch.cli.terminal import ignore_closed_pipe
+
         ignore_closed_pipe()
         sys.exit(0)
