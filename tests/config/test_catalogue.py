@@ -11,10 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwatch.config.catalogue import MAX_ENTRIES, check_pattern, load, read
+from mwatch.config.catalogue import (
+    MAX_ENTRIES,
+    check_pattern,
+    compiled_meanwhile,
+    load,
+    read,
+    with_grammar,
+)
 from mwatch.config.loader import MAX_BYTES
 from mwatch.errors import InputError
 from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
+from mwatch.parse import grammar as grammars
+from mwatch.parse.grammar import Grammar
 from mwatch.parse.lines.literals import literals
 from support.unprivileged import unprivileged
 
@@ -211,3 +220,20 @@ def test_every_match_contains_one_of_the_literals(pattern: str) -> None:
 
 def test_a_lazy_quantifier_and_a_named_group_are_allowed() -> None:
     assert check_pattern(r"lost node (?P<node>\w+?)\.").search("lost node a7.")
+
+
+def test_a_grammar_that_reads_no_line_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(grammars, "hyperscan")
+    made = Grammar(load())
+    with pytest.raises(NameError):
+        made.scan(b"a line")
+
+
+def test_the_packaged_grammar_is_compiled_beside_the_imports_of_a_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[Grammar] = []
+    monkeypatch.setattr(Grammar, "compile", lambda self: compiled.append(self))
+    with compiled_meanwhile():
+        pass
+    assert compiled == [with_grammar()[1]]

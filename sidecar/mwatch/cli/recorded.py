@@ -226,9 +226,12 @@ def stop_if_several(
     """
     if not names or story_of(names) is not None:
         return
-    from mwatch.config.loader import load_policy
-    from mwatch.replay.replay import ReplayRequest, replay, run_name
-    from mwatch.replay.separate_runs import separate_runs
+    from mwatch.config.catalogue import compiled_meanwhile
+
+    with compiled_meanwhile():
+        from mwatch.config.loader import load_policy
+        from mwatch.replay.replay import ReplayRequest, replay, run_name
+        from mwatch.replay.separate_runs import separate_runs
 
     runs = separate_runs(names)
     if not runs:

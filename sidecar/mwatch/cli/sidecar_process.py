@@ -113,9 +113,12 @@ def _report(text: str) -> None:
 
 
 def _run(settings: SidecarSettings) -> int:
-    from mwatch.cli.render.run_lines import SidecarLines
-    from mwatch.sidecar import sidecar as app
-    from mwatch_trainer.scrub.scrubber import scrub_text
+    from mwatch.config.catalogue import compiled_meanwhile
+
+    with compiled_meanwhile():
+        from mwatch.cli.render.run_lines import SidecarLines
+        from mwatch.sidecar import sidecar as app
+        from mwatch_trainer.scrub.scrubber import scrub_text
 
     return app.run(settings, SidecarLines(as_json=settings.json_logs, clean=scrub_text))
 

@@ -82,5 +82,6 @@ def _load() -> None:
         if not each.name.endswith("__main__"):
             with suppress(ModuleNotFoundError):  # of an extra that is not installed
                 importlib.import_module(each.name)
-    importlib.import_module("mwatch.config.catalogue").with_grammar()
+    _, grammar = importlib.import_module("mwatch.config.catalogue").with_grammar()
+    grammar.compile()
     gc.freeze()
