@@ -38,6 +38,12 @@ class Usage:
     output: bytes
 
 
+def installed() -> dict[str, str]:
+    """The environment, in which Python keeps what it compiles, as an installation does: without,
+    a start of mwatch takes twice as long."""
+    return {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+
+
 def python(*arguments: str) -> list[str]:
     return [sys.executable, *arguments]
 
@@ -69,6 +75,7 @@ def _run(command: Sequence[str], feed: Feed | None, keep_output: bool) -> Usage:
             stdin=subprocess.PIPE if feed else subprocess.DEVNULL,
             stdout=output if keep_output else subprocess.DEVNULL,
             stderr=errors,
+            env=installed(),
             preexec_fn=_stay_on_one_core,
         )
         guard = threading.Timer(_LIMIT_SECONDS, child.kill)

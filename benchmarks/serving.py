@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
-from benchmarks.measure import ROOT, ChildFailed
+from benchmarks.measure import ROOT, ChildFailed, installed
 
 SCRAPES = 30
 WAIT_SECONDS = 30.0
@@ -107,6 +107,6 @@ def pod(volume: Path, *flood: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def environment() -> dict[str, str]:
     ours = ("MWATCH_", "OTEL_")
-    kept = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
+    kept = {name: text for name, text in installed().items() if not name.startswith(ours)}
     folders = [str(ROOT / name) for name in ("sidecar", "trainer", "tests", "")]
     return {**kept, "PYTHONPATH": os.pathsep.join(folders)}

@@ -27,7 +27,7 @@ from mwatch.model.snapshot.snapshot_wire import from_wire
 
 TARGET_CPU = 0.01
 TARGET_BYTES = 64 << 20
-TARGET_START_SECONDS = 1.0
+TARGET_START_SECONDS = 0.8
 TARGET_SCRAPE_SECONDS = 0.02
 FLOOD = 20_000
 PODS = 2048
@@ -47,8 +47,10 @@ while True: time.sleep(60)
 
 
 def sidecar_words(volume: Path) -> list[str]:
-    words = [sys.executable, "-m", "mwatch", "sidecar", "--dir", str(volume)]
-    return [*words, "--name", "bench", "--pod", "pod-0", "--host", "127.0.0.1", "--port", "0"]
+    """With its settings in variables, as in a pod."""
+    settings = {"dir": volume, "run": "bench", "pod": "pod-0", "host": "127.0.0.1", "port": 0}
+    variables = [f"MWATCH_{name.upper()}={value}" for name, value in settings.items()]
+    return ["env", *variables, sys.executable, "-m", "mwatch", "sidecar"]
 
 
 def _peer(series: int) -> list[str]:
@@ -100,15 +102,15 @@ class Idle:
         )
 
     def start_row(self) -> Row:
-        best, theirs = min(self.starts), min(self.peer_starts)
+        best, worst, theirs = min(self.starts), max(self.starts), min(self.peer_starts)
         return Row(
             "sidecar-start",
             f"{best:.2f} s",
             f"{theirs:.2f} s",
             best / theirs,
             target=f"<= {TARGET_START_SECONDS:g} s",
-            met=best <= TARGET_START_SECONDS,
-            note=f"to the first scrape, best of {_STARTS}; worst {max(self.starts):.2f} s",
+            met=worst <= TARGET_START_SECONDS,
+            note=f"to the first scrape, best of {_STARTS}; worst, which counts, {worst:.2f} s",
         )
 
     def scrape_row(self) -> Row:

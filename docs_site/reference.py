@@ -19,7 +19,7 @@ import typer
 from typer.main import get_command
 
 from docs_site import names
-from mwatch.cli.main import GROUPS, program
+from mwatch.cli.program import GROUPS, program
 from mwatch.config import fleet, sidecar
 from mwatch.model import settings
 

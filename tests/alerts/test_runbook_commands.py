@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import typer.main
 
-from mwatch.cli.main import program
+from mwatch.cli.program import program
 from support.repository.source_rules import ROOT
 
 PAGES = sorted((ROOT / "runbooks").glob("*.md"))

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from mwatch.cli.main import program
+from mwatch.cli.program import program
 from support.repository.source_rules import ROOT
 
 PAGES = sorted(page for page in (ROOT / "runbooks").glob("*.md") if page.stem != "README")

@@ -104,7 +104,7 @@ def test_the_controller_is_found_by_the_names_of_the_contract() -> None:
 def test_the_controller_knows_every_option_that_it_is_given() -> None:
     from typer.testing import CliRunner
 
-    from mwatch.cli.main import program
+    from mwatch.cli.program import program
 
     said = CliRunner().invoke(program(), ["controller", "--help"], env={"COLUMNS": "200"}).output
     words = pod(*sets("controller.fleet=workers = 2", "controller.policy=# usual"))["spec"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mwatch.cli.main import program
+from mwatch.cli.program import program
 from mwatch.errors import InputError
 from mwatch_trainer.checkpoint import timeline
 from mwatch_trainer.checkpoint.listing import TRACKER

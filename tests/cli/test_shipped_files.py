@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from mwatch.cli.main import program
+from mwatch.cli.program import program
 from mwatch.errors import InputError
 from mwatch.shipped import Kind, contents, files
 

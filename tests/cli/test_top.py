@@ -30,7 +30,7 @@ from textual.pilot import Pilot
 from typer.testing import CliRunner
 
 from mwatch.cli.jobs import ClusterJobs, JobSource, LocalRuns
-from mwatch.cli.main import program
+from mwatch.cli.program import program
 from mwatch.cli.render.top_screen import TopApp
 from mwatch.errors import InputError
 from mwatch.kube.access import Access, CallLimits

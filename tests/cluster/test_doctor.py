@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from cluster import kube_things as things
 from cluster.control_plane import ControlPlane
 from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: F401
-from mwatch.cli.main import program
+from mwatch.cli.program import program
 from mwatch.diagnose.doctor.cluster import DoctorRequest, check_lease, examine
 from mwatch.diagnose.doctor.job import PullTimes, check_pull
 from mwatch.diagnose.doctor.lines import DoctorLine, LineState

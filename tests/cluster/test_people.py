@@ -19,7 +19,7 @@ from cluster import remediation_things as fleet
 from cluster.control_plane import ControlPlane
 from cluster.remediation_fixtures import a_namespace, an_access, kinds  # noqa: F401
 from cluster.remediation_things import KEY, Controller
-from mwatch.cli.main import program
+from mwatch.cli.program import program
 from mwatch.errors import InputError
 from mwatch.gang.restart import GangRestart
 from mwatch.gang.suspend import SUSPENDED_BY

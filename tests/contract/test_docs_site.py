@@ -16,7 +16,7 @@ import yaml
 from docs_site import names, reference
 from docs_site.offline import requests_of
 from docs_site.pages import broken_links, runbook_menu, texts, translate
-from mwatch.cli.main import GROUPS
+from mwatch.cli.program import GROUPS
 from mwatch.model.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]

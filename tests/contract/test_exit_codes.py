@@ -13,17 +13,16 @@ import pytest
 import typer
 from typer.main import get_command
 
-from mwatch.cli import main
 from mwatch.cli.help import RENAMED
+from mwatch.cli.main import main
+from mwatch.cli.program import GROUPS, command, program
 
 # Typer brings its own copy of click, whose types have no public name.
-PROGRAM: Any = get_command(main.program())
+PROGRAM: Any = get_command(program())
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "exit-codes.md"
 COMMANDS = {
-    name: main.command(name, module)
-    for group in main.GROUPS.values()
-    for name, module in group.items()
+    name: command(name, module) for group in GROUPS.values() for name, module in group.items()
 }
 EVERY_FLAG = {
     "--namespace": {"-n"},
@@ -105,7 +104,7 @@ def test_an_error_is_one_line_that_begins_with_the_program(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["mwatch", *words])
     with pytest.raises(SystemExit) as ended:
-        main.main()
+        main()
     printed = capsys.readouterr()
     assert (ended.value.code, printed.out) == (2, "")
     assert printed.err.startswith("mwatch: ") and printed.err.count("\n") == 1

@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from mwatch.cli.main import GROUPS, program
+from mwatch.cli.program import GROUPS, program
 
 COLUMNS = 80
 VERBS = (
@@ -112,7 +112,7 @@ def test_options_are_read_without_a_slow_import() -> None:
 
 def test_a_command_loads_no_other_command() -> None:
     code = (
-        "import sys; from mwatch.cli.main import main, GROUPS\n"
+        "import sys; from mwatch.cli.main import main; from mwatch.cli.program import GROUPS\n"
         "modules = {f'mwatch.cli.{each}' for group in GROUPS.values() for each in group.values()}\n"
         "sys.argv[1:] = ['plan', '--help']\n"
         "try: main()\nexcept SystemExit: print(*sorted(modules & sys.modules.keys()))"

@@ -13,7 +13,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from mwatch.cli.main import program
+from mwatch.cli.program import program
 from support.repository.readme_examples import README, calls
 
 HELP = {"-h", "--help"}

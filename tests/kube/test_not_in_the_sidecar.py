@@ -10,13 +10,20 @@ import sys
 
 import pytest
 
-_CODE = "import sys, mwatch.{0}; print(*{{'kubernetes', 'urllib3'}} & set(sys.modules))"
+_CODE = "import sys; {0}; print(*{{'kubernetes', 'urllib3'}} & set(sys.modules))"
 
 
-@pytest.mark.parametrize("module", ["sidecar.sidecar", "run.assemble", "cli.main"])
-def test_they_are_not_loaded_by(module: str) -> None:
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import mwatch.sidecar.sidecar",
+        "import mwatch.run.assemble",
+        "from mwatch.cli.program import program; program()",
+    ],
+)
+def test_they_are_not_loaded_by(statement: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _CODE.format(module)],
+        [sys.executable, "-c", _CODE.format(statement)],
         capture_output=True,
         text=True,
         timeout=60,

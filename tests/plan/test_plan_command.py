@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from mwatch.cli.main import program
+from mwatch.cli.program import program
 from mwatch.errors import InputError
 from mwatch.model.machines import MACHINES
 from mwatch.plan.shape import PRESETS

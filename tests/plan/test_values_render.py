@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from mwatch.cli.main import program
+from mwatch.cli.program import program
 from support.repository.chart_renders import MEGATRON, NO_HELM, arguments, helm, only, rendered
 from support.repository.json_schema import read_json
 

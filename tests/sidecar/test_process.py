@@ -64,6 +64,26 @@ def test_it_serves_what_it_sees_and_ends_when_asked(tmp_path: Path) -> None:
         assert not (volume.path / "sidecar.json").exists(), "nobody listens there any more"
 
 
+_WITHOUT_OPTIONS = """
+import os, sys
+from mwatch.cli.main import main
+os.execve = lambda _, words, __: (print(words[2], "typer" in sys.modules, flush=True), os._exit(0))
+sys.argv[1:] = ["sidecar"]
+main()
+"""
+
+
+def test_without_options_as_in_a_pod_it_starts_without_a_parser() -> None:
+    words = [sys.executable, "-c", _WITHOUT_OPTIONS]
+    env = environment(MWATCH_PORT="0")
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout == "mwatch.cli.sidecar_process False\n", done.stderr
+    env = environment(MWATCH_PORT="no-port")
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("mwatch: invalid value for $MWATCH_PORT: expected a port")
+
+
 def test_an_interrupt_ends_it_as_well(tmp_path: Path) -> None:
     (tmp_path / "mwatch").mkdir()
     with sidecar(tmp_path / "mwatch") as one:
