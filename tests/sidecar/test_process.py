@@ -73,15 +73,32 @@ main()
 """
 
 
-def test_without_options_as_in_a_pod_it_starts_without_a_parser() -> None:
+@pytest.mark.parametrize("until_final", ["", "true"])
+def test_without_options_as_in_a_pod_it_starts_without_a_parser(until_final: str) -> None:
     words = [sys.executable, "-c", _WITHOUT_OPTIONS]
-    env = environment(MWATCH_PORT="0")
+    env = environment(MWATCH_PORT="0", MWATCH_UNTIL_FINAL=until_final)
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "mwatch.cli.sidecar_process False\n", done.stderr
-    env = environment(MWATCH_PORT="no-port")
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("mwatch: invalid value for $MWATCH_PORT: expected a port")
+
+
+@pytest.mark.parametrize("until_final", ["", "true"])
+def test_without_options_its_variables_are_checked(until_final: str) -> None:
+    said = refused(MWATCH_PORT="no-port", MWATCH_UNTIL_FINAL=until_final)
+    assert said.startswith("mwatch: invalid value for $MWATCH_PORT: expected a port"), said
+
+
+def test_without_options_it_takes_its_settings_from_variables(tmp_path: Path) -> None:
+    variables = {"DIR": str(tmp_path), "RUN": "gpt", "PORT": "0", "HOST": "127.0.0.1"}
+    env = environment(**{f"MWATCH_{name}": value for name, value in variables.items()})
+    with subprocess.Popen(command(), env=env, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = next(line for line in process.stdout if "/metrics" in line)
+            assert "run gpt," in said and f"watching {tmp_path}," in said
+        finally:
+            process.terminate()
+            process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
 
 
 def test_an_interrupt_ends_it_as_well(tmp_path: Path) -> None:

@@ -8,10 +8,9 @@ interrupted; see docs/exit-codes.md.
 
 from __future__ import annotations
 
-import os
 import sys
-from typing import NoReturn
 
+from mwatch.cli.sidecar_process import become_by_variables
 from mwatch.errors import MwatchError
 from mwatch.kube.errors import KubeError
 
@@ -19,7 +18,7 @@ from mwatch.kube.errors import KubeError
 def main() -> None:
     try:
         if sys.argv[1:] == ["sidecar"]:
-            _sidecar()
+            become_by_variables()
         from mwatch.cli.program import run_command
 
         sys.exit(run_command())
@@ -35,11 +34,3 @@ def main() -> None:
 
         ignore_closed_pipe()
         sys.exit(0)
-
-
-def _sidecar() -> NoReturn:
-    """In a pod all settings are variables: there are no options for which to load Typer."""
-    from mwatch.cli.sidecar_process import become
-    from mwatch.config.sidecar import resolve
-
-    become(resolve({}, os.environ))

@@ -29,6 +29,8 @@ from mwatch.errors import MwatchError
 if TYPE_CHECKING:
     from mwatch.config.sidecar import SidecarSettings
 
+_MAY_WATCH = ("MWATCH_UNTIL_FINAL", "MWATCH_CONFIG")
+"""Variables that may ask for a process that watches another."""
 _PIPE_BYTES = 1 << 15
 """A pipe holds at least this much without a reader."""
 RESTART_SECONDS = (1.0, 5.0, 15.0, 30.0, 60.0, 60.0, 60.0, 60.0, 60.0)
@@ -46,18 +48,38 @@ def become(settings: SidecarSettings) -> NoReturn:
     reading, writing = os.pipe()
     os.write(writing, data)
     os.set_inheritable(reading, True)
-    words = [sys.executable, "-m", "mwatch.cli.sidecar_process", str(reading)]
+    _replace_process(str(reading))
+
+
+def become_by_variables() -> NoReturn:
+    """As in a pod, where all settings are variables: there are no options to parse.
+
+    The new process reads the variables itself, unless it may have to watch a child: that one gets
+    its settings as usual, because it has to stay small.
+    """
+    if sys.executable and not any(map(os.environ.get, _MAY_WATCH)):
+        _replace_process()
+    from mwatch.config.sidecar import resolve
+
+    become(resolve({}, os.environ))
+
+
+def _replace_process(*pipe: str) -> NoReturn:
+    words = [sys.executable, "-m", "mwatch.cli.sidecar_process", *pipe]
     os.execve(sys.executable, words, {"MALLOC_ARENA_MAX": "1", **os.environ})
 
 
-def main(pipe: int) -> int:
-    with open(pipe, "rb") as given:
-        settings = json.load(given)
+def main(pipe: int | None = None) -> int:
+    """`pipe`: where the settings come from; None: from the variables."""
+    settings = {}
+    if pipe is not None:
+        with open(pipe, "rb") as given:
+            settings = json.load(given)
     if settings.get("until_final") and not _is_child_to_watch(RESTART_SECONDS):
         return 0
     from mwatch.config.sidecar import resolve
 
-    return _run(resolve(settings, {}))
+    return _run(resolve(settings, os.environ if pipe is None else {}))
 
 
 def _is_child_to_watch(waits: Sequence[float]) -> bool:
@@ -125,7 +147,7 @@ def _run(settings: SidecarSettings) -> int:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(int(sys.argv[1])))
+        sys.exit(main(*map(int, sys.argv[1:])))
     except MwatchError as error:
         print(f"mwatch: {error}", file=sys.stderr)
         sys.exit(2)
