@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 if TYPE_CHECKING:
-    from rich.console import OverflowMethod
     from rich.text import Text
 
 PIPED_WIDTH = 160
@@ -50,26 +49,36 @@ def ignore_closed_pipe() -> None:
 
 
 def show(lines: Iterable[Line]) -> None:
+    if sys.stdout.isatty():
+        write(_painted(lines))
+    else:
+        write("\n".join("".join(map(_text, line)).rstrip() for line in lines).rstrip("\n"))
+
+
+def _painted(lines: Iterable[Line]) -> str:
+    """Only a terminal needs rich, which takes a while to load."""
     from rich.console import Console
 
     out = io.StringIO()
-    is_terminal = sys.stdout.isatty()
     console = Console(
-        file=out, force_terminal=is_terminal, width=width(), highlight=False, emoji=False,
-        markup=False, legacy_windows=False,
+        file=out, force_terminal=True, width=width(), highlight=False, emoji=False, markup=False,
+        legacy_windows=False,
     )  # fmt: skip
     for line in lines:
         text = styled(line)
         text.rstrip()
-        overflow: OverflowMethod = "ellipsis" if is_terminal else "ignore"
-        console.print(text, no_wrap=True, overflow=overflow, crop=is_terminal)
-    write(out.getvalue().rstrip("\n"))
+        console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
+    return out.getvalue().rstrip("\n")
 
 
 def styled(line: Line) -> Text:
     from rich.text import Text
 
-    return Text.assemble(*((plain(scrub_text(part)), style) for part, style in line))
+    return Text.assemble(*((_text(segment), segment[1]) for segment in line))
+
+
+def _text(segment: Segment) -> str:
+    return plain(scrub_text(segment[0]))
 
 
 @contextmanager

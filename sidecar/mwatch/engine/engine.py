@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mwatch import detect
 from mwatch.decide.decide import decide, record_action
@@ -26,9 +26,11 @@ from mwatch.model.incident import IncidentRecord
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
-from mwatch.model.snapshot.snapshot_wire import PodSnapshot
 from mwatch.model.timeline import Quarantine, Rollback
 from mwatch.state.fold import confirm_signs, fold, fold_steady
+
+if TYPE_CHECKING:
+    from mwatch.model.snapshot.snapshot_wire import PodSnapshot
 
 _EXPLAINED = SILENCE | {"blind"}
 
