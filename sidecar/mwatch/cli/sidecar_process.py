@@ -4,9 +4,9 @@
 
 typer and what it imports take 15 MiB, which a process that runs for months beside every pod does
 not need. So the command replaces itself by this module: the same process and pid, without typer.
-The settings come through a pipe, because an address may hold a password and everybody can read a
-command line. The C library gives every thread memory of its own, which after weeks of pages and
-incidents is mostly holes: one arena for all (`MALLOC_ARENA_MAX`) saves 7 MiB.
+The settings of flags come through a pipe, because an address may hold a password and everybody can
+read a command line. The C library gives every thread memory of its own, which after weeks of pages
+and incidents is mostly holes: one arena for all (`MALLOC_ARENA_MAX`) saves 7 MiB.
 
 In a pod of plain containers (`until_final`) the exit code of each container counts: a sidecar that
 fails would fail a pod whose training succeeded. There this process only starts the sidecar, again
