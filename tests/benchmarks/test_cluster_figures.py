@@ -113,7 +113,13 @@ def test_a_training_waits_for_the_one_that_stopped() -> None:
 
 
 def test_a_process_is_found_by_its_words_and_costs_something() -> None:
-    words = [sys.executable, "-c", "import sys; print(); sys.stdin.read()", "a bench", "process"]
+    words = [
+        sys.executable,
+        "-c",
+        "import sys; print(flush=True); sys.stdin.read()",
+        "a bench",
+        "process",
+    ]
     child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         assert child.stdin is not None and child.stdout is not None
