@@ -80,6 +80,14 @@ def test_somebody_looks_why_nothing_comes_any_more(last: str) -> None:
     assert found is not None and (found.cause, found.line) == (Cause.HANG, 2)
 
 
+def test_a_table_of_nccl_tests_without_a_row_is_a_standstill() -> None:
+    head = "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)"
+    row = "           8             2     float     sum      -1    31.20    0.00    0.00      0"
+    found = stood_still(enumerate([head, "Launch mode Group/CGMD"], 1))
+    assert found is not None and (found.cause, found.line) == (Cause.HANG, 1)
+    assert stood_still(enumerate([head, row], 1)) is None
+
+
 @pytest.mark.parametrize(
     "last",
     ["  0%|          | 0/345 [00:31<?, ?it/s]", "  1%| 3/345 [22:31<9:00, 4s/it]", "ps done"],

@@ -66,6 +66,8 @@ _NOTED = re.compile(
 """A remark of who pasted the log."""
 _AT_ZERO = re.compile(r"\b0/\d{1,12} \[(?:(\d{1,3}):)?(\d{1,2}):\d\d<\?")
 _LONG_MINUTES = 10
+_TABLE = re.compile(r"# +\(B\) +\(elements\) ")
+_ROW = re.compile(r"^\W*(?:\S+ )?\d{1,15} +\d{1,15} +[a-z]\w{2,15} ")
 _BAR = re.compile(
     r"\b(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<[^,\]\n]{1,20},\s{1,4}"
     r"(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)"
@@ -227,8 +229,9 @@ def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 
 def stood_still(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """A bar that stays at zero, or what somebody typed to see why nothing comes any more."""
-    is_begun, found = False, None
+    """A bar that stays at zero, a table of nccl-tests without a row, or what somebody typed to see
+    why nothing comes any more."""
+    is_begun, found, table = False, None, None
     for number, line in lines:
         text = line[:MAX_LINE]
         if is_begun and (_LOOKED.search(text) or _NOTED.search(text)):
@@ -236,8 +239,12 @@ def stood_still(lines: Iterable[tuple[int, str]]) -> Complaint | None:
         bar = _AT_ZERO.search(text)
         minutes = int(bar[1] or 0) * 60 + int(bar[2]) if bar else 0
         found = Complaint(Cause.HANG, number, line.strip()) if minutes >= _LONG_MINUTES else None
+        if _TABLE.search(text):
+            table = Complaint(Cause.HANG, number, line.strip())
+        elif _ROW.search(text):
+            table = None
         is_begun = is_begun or bool(text.strip())
-    return found
+    return found or table
 
 
 def slowed(lines: Iterable[tuple[int, str]]) -> Complaint | None:
