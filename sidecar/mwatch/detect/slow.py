@@ -34,17 +34,16 @@ _WARM_UP = 2  # first lines of a process: the first holds compilation, the next 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
     rule = settings.slow
-    steps = list(job.attempt.steps)
-    if job.attempt.is_done or not all(map(_is_printed, steps[-2:])):
+    steps = job.attempt.steps
+    recent = list(islice(reversed(steps), max(_SINCE, rule.lines)))[::-1]
+    if job.attempt.is_done or not all(map(_is_printed, recent[-2:])):
         return []
-    if found := _grown(steps[-_RISING:], rule.seconds) or _jumped(steps, rule.seconds):
+    if found := _grown(recent[-_RISING:], rule.seconds) or _jumped(recent, rule.seconds):
         return [found]
-    if len(steps) < rule.lines:
-        return []
-    tail = [step for step in steps[-rule.lines :] if _is_printed(step)]
+    tail = [step for step in recent[-rule.lines :] if _is_printed(step)]
     if len(tail) < rule.lines:
         return []
-    baseline = _baseline(job, steps[_WARM_UP : -rule.lines], tail, settings)
+    baseline = _baseline(job, tail, settings)
     if baseline is None:
         return []
     limit = rule.ratio * baseline
@@ -116,15 +115,16 @@ def _cost(step: Step) -> float:
     return (step.seconds or 0.0) / (step.batch_size or 1)
 
 
-def _baseline(
-    job: Job, before: Sequence[Step], tail: Sequence[Step], settings: Settings
-) -> float | None:
+def _baseline(job: Job, tail: Sequence[Step], settings: Settings) -> float | None:
     """Return the usual cost in this attempt or earlier ones; None if too little is known."""
     rule, size = settings.slow, tail[-1].batch_size
-    sampled = before[:: max(1, len(before) // _SAMPLE)]
+    steps = job.attempt.steps
+    before = range(_WARM_UP, len(steps) - rule.lines)
+    sampled = [steps[index] for index in before[:: max(1, len(before) // _SAMPLE)]]
     usual = [step for step in sampled if _is_printed(step)]
     if any((step.batch_size or 0) > (size or 0) for step in usual):  # small ones cost more each
-        usual = [step for step in before if step.batch_size == size and _is_printed(step)]
+        older = [steps[index] for index in before]
+        usual = [step for step in older if step.batch_size == size and _is_printed(step)]
     own = quantile(map(_cost, usual), _USUAL) if len(usual) >= rule.baseline_lines else None
     earlier = _earlier(job, size, rule.baseline_lines)
     if earlier is None or (own is not None and own <= earlier):

@@ -12,8 +12,11 @@ the line has it; torchrun's `[default7]:` is a local rank and is ignored.
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal, NamedTuple, get_args
 
 Flavour = Literal["megatron", "deepspeed", "bridge", "composer", "torchtitan", "other"]
@@ -239,7 +242,7 @@ def event_name(kind: type[Event]) -> str:
     return kind.__name__.lower()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepLines:
     events: Sequence[Iteration]  # the same lines one by one; none is the first of its process
     steady: Iteration  # what all lines share; fields with columns are not set
@@ -250,22 +253,33 @@ class StepLines:
     losses: Mapping[str, Sequence[float]]
     varying: Mapping[str, Sequence[float]]
     """By field of `Iteration`: values that differ between lines."""
+    _steady_columns: dict[str, Sequence[float]] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self.iterations)
 
-    def column(self, field: str) -> Sequence[float] | None:
+    def column(self, name: str) -> Sequence[float] | None:
         """None: these lines do not print it."""
-        values = self.varying.get(field)
-        if values is not None:
-            return values
-        value = getattr(self.steady, field)
-        return None if value is None else [value] * len(self)
+        values = self.varying.get(name) or self._steady_columns.get(name)
+        if values is None and (value := getattr(self.steady, name)) is not None:
+            values = self._steady_columns[name] = [value] * len(self)
+        return values
 
+    @cached_property
+    def seconds(self) -> Sequence[float]:
+        """Of one iteration; empty: these lines do not print it."""
+        return [each / 1000.0 for each in self.column("elapsed_ms") or ()]
 
-class PlacedLines(NamedTuple):
-    """With the time of each line; times never go back."""
+    def first_bad(self, begin: int) -> int:
+        """The first line from `begin` on with a loss that is not finite, or with a skipped
+        iteration; else the number of lines."""
+        place = bisect_left(self._bad, begin)
+        return self._bad[place] if place < len(self._bad) else len(self)
 
-    stream: str
-    ats: Sequence[float]
-    lines: StepLines
+    @cached_property
+    def _bad(self) -> Sequence[int]:
+        found = {at for at, count in enumerate(self.column("skipped") or ()) if count}
+        for values in self.losses.values():
+            if not math.isfinite(sum(values)):
+                found.update(at for at, loss in enumerate(values) if not math.isfinite(loss))
+        return sorted(found)

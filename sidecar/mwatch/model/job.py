@@ -10,12 +10,15 @@ objects.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from functools import cached_property, partial
+from itertools import repeat
+from operator import sub
+from typing import Any, Literal, NamedTuple, SupportsIndex
 
 from mwatch.model.calibration import Calibration
-from mwatch.model.event import Error, Exit, Fault, Flavour, Overflow, Straggler
+from mwatch.model.event import Error, Exit, Fault, Flavour, Overflow, StepLines, Straggler
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.goodput import GoodputLedger
 from mwatch.model.observation import ProcessExit, RankStack, Sign, SignSource, SignState, Source
@@ -104,6 +107,82 @@ class Step(NamedTuple):
     @property
     def first_covered(self) -> int:
         return self.iteration - self.covers + 1
+
+
+_STEP: Callable[[Iterable[object]], Step] = partial(tuple.__new__, Step)
+_LOSSES = Step._fields.index("losses")
+_read = deque.__getitem__
+
+
+@dataclass(frozen=True)
+class PlacedLines:
+    """Many iteration lines of one stream, with the time of each; times never go back."""
+
+    stream: str
+    ats: Sequence[float]
+    lines: StepLines
+
+    @cached_property
+    def gaps(self) -> Sequence[float]:
+        """Seconds since the line before; 0 for the first."""
+        return list(map(sub, self.ats, (*self.ats[:1], *self.ats)))
+
+    def step(self, index: int) -> Step:
+        values = [column[index] for column in self._columns]
+        values[_LOSSES] = {name: losses[index] for name, losses in self.lines.losses.items()}
+        return _STEP(values)
+
+    @cached_property
+    def _columns(self) -> Sequence[Sequence[object]]:
+        """By field of `Step`; no line is the first of its process or prints anything again."""
+        lines, steady, size = self.lines, self.lines.steady, len(self.ats)
+        nothing, zeros = [None] * size, [0] * size
+        skipped = lines.column("skipped") or zeros
+        return (
+            self.ats,
+            lines.iterations,
+            lines.covers,
+            lines.covers,
+            lines.seconds or nothing,
+            nothing,  # see `step`
+            lines.column("loss_scale") or nothing,
+            lines.column("grad_norm") or nothing,
+            lines.column("learning_rate") or nothing,
+            lines.column("consumed_samples") or nothing,
+            [steady.global_batch_size] * size,
+            skipped,
+            skipped,
+            lines.column("nan") or zeros,
+            lines.column("throughput_tflops") or nothing,
+            [False] * size,
+            [steady.flavour] * size,
+            [self.stream] * size,
+            [steady.file] * size,
+            lines.numbers,
+        )
+
+
+class StepWindow(deque[Step]):
+    """The newest steps of an attempt. A long recording adds thousands of lines of which nobody
+    looks at more than a few: such a step is made when it is first read."""
+
+    def extend_later(self, placed: PlacedLines, begin: int, end: int) -> None:
+        waiting: Iterator[Any] = zip(repeat(placed.step), range(begin, end))
+        self.extend(waiting)
+
+    def __getitem__(self, index: SupportsIndex, /) -> Step:  # type: ignore[override]
+        kept: Any = _read(self, index)
+        if type(kept) is tuple:
+            make, place = kept
+            kept = self[index] = make(place)
+        step: Step = kept
+        return step
+
+    def __iter__(self) -> Iterator[Step]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __reversed__(self) -> Iterator[Step]:
+        return map(self.__getitem__, range(len(self) - 1, -1, -1))
 
 
 class FaultSeen(NamedTuple):
@@ -212,7 +291,7 @@ class Attempt:
     resumed_from: int | None = None
     load: LoadState = "unknown"
     load_iteration: int | None = None  # the checkpoint that it tried to load
-    steps: deque[Step] = field(default_factory=lambda: deque(maxlen=MAX_STEPS))
+    steps: StepWindow = field(default_factory=lambda: StepWindow(maxlen=MAX_STEPS))
     faults: list[FaultSeen] = field(default_factory=list)
     """The earliest ones, as one is the root cause; `dropped` counts those after MAX_FAULTS."""
     errors: list[ErrorSeen] = field(default_factory=list)

@@ -33,10 +33,10 @@ from mwatch.model.event import (
     Exit,
     Iteration,
     Phase,
-    PlacedLines,
     StepLines,
     Validation,
 )
+from mwatch.model.job import PlacedLines
 from mwatch.model.observation import Observed
 from mwatch.replay.timestamps import (
     STEPPED,

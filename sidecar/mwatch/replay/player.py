@@ -31,18 +31,18 @@ from mwatch.model.event import (
     Iteration,
     Overflow,
     Phase,
-    PlacedLines,
     StepLines,
     Straggler,
     Timers,
 )
 from mwatch.model.fault import Role
 from mwatch.model.finding import Finding
+from mwatch.model.job import PlacedLines
 from mwatch.model.observation import Observation, Observed
 from mwatch.replay.log_end import LogEnd
 from mwatch.replay.timestamps import LOOK_SECONDS, UsualGaps
 from mwatch.report.recorder import ReportRecorder
-from mwatch.state.steps import first_bad, fold_like, is_usual_ground
+from mwatch.state.steps import fold_like, is_usual_ground
 
 MEMORY = 0.01  # how fast the usual value follows: slower than any detector decides
 HIGHER = 0.1  # share by which a loss may exceed the usual one
@@ -315,7 +315,7 @@ class Player:
         self._gaps = UsualGaps()
         self._log_end = LogEnd()
         self._stride = _FEW_LINES
-        """Lines to try at once: twice as many as were skipped last time, or half of that try."""
+        """Lines to try at once: twice as many as were passed last time, or half of that try."""
 
     def play(self, recording: Iterable[Observed | PlacedLines]) -> None:
         for received in recording:
@@ -342,11 +342,9 @@ class Player:
         """Learn from lines without effect from `begin` on; return the index of the next one."""
         if self.at is None or self._is_stale or self._due is not None:
             return begin
+        end = min(begin + self._stride, placed.lines.first_bad(begin))
         job = self.engine.job
-        if self.engine.awaits_progress or not is_usual_ground(job, placed, begin):
-            return begin
-        end = first_bad(placed.lines, begin, min(begin + self._stride, len(placed.lines)))
-        if end == begin:
+        if end == begin or self.engine.awaits_progress or not is_usual_ground(job, placed, begin):
             return begin
         screen, gaps = self._screen.copy(), self._gaps.copy()
         calm = screen.pass_over(placed.lines, begin, end)
@@ -358,7 +356,8 @@ class Player:
         if done < near:
             gaps = self._gaps.copy()
             gaps.pass_over(placed.ats, begin, done, self.at)
-        self._stride = min(max(2 * (done - begin), self._stride // 2, _FEW_LINES), _MANY_LINES)
+        passed = self._stride if done == end else done - begin
+        self._stride = min(max(2 * passed, self._stride // 2, _FEW_LINES), _MANY_LINES)
         if done > begin:
             self._gaps, self._screen = gaps, screen
             self.at = max(self.at, placed.ats[done - 1])

@@ -28,8 +28,8 @@ from itertools import repeat, takewhile
 from msgspec.structs import replace
 
 from mwatch.errors import InputError
-from mwatch.model.event import Event, PlacedLines
-from mwatch.model.job import Step
+from mwatch.model.event import Event
+from mwatch.model.job import PlacedLines, Step
 from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
 from mwatch.model.timeline import Rollback
 from mwatch.parse.fast_path.run import in_pieces

@@ -9,11 +9,10 @@ prints before it has joined belongs to its earlier attempt: it is late.
 
 from __future__ import annotations
 
-from collections import deque
 from copy import deepcopy
 from dataclasses import replace
 
-from mwatch.model.job import MAX_EARLIER_STEPS, Attempt, Job, PrintedEnd, Step, Stream
+from mwatch.model.job import MAX_EARLIER_STEPS, Attempt, Job, PrintedEnd, StepWindow, Stream
 from mwatch.model.observation import AttemptStart
 from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 from mwatch.state import calibration
@@ -154,8 +153,7 @@ def _remember(job: Job, attempt: Attempt) -> None:
         earlier[step.iteration] = step
     while len(earlier) > MAX_EARLIER_STEPS:
         del earlier[next(iter(earlier))]
-    newest: deque[Step] = deque(attempt.steps, maxlen=KEPT_STEPS)
-    attempt.steps = newest
+    attempt.steps = StepWindow(attempt.steps, maxlen=KEPT_STEPS)
     attempt.signs.clear()
     attempt.stacks.clear()
     attempt.ranks.clear()

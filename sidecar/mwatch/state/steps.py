@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import repeat
 
 from mwatch.model.calibration import ALIKE
-from mwatch.model.event import Iteration, PlacedLines, StepLines
-from mwatch.model.job import MAX_RANKS, Attempt, Job, RankState, Step, Stream
+from mwatch.model.event import Iteration, StepLines
+from mwatch.model.job import MAX_RANKS, Attempt, Job, PlacedLines, RankState, Step, Stream
 from mwatch.model.observation import Beat, Source
 from mwatch.model.phase import JobPhase
 from mwatch.state import attempts, calibration
@@ -261,17 +258,14 @@ def _follow(job: Job, attempt: Attempt, at: float, beat: Beat) -> None:
         attempts.enter_phase(job, at, phase)
 
 
-_STEP: Callable[[Iterable[object]], Step] = partial(tuple.__new__, Step)
-
-
 def fold_like(job: Job, placed: PlacedLines, begin: int, end: int) -> int:
-    """Fold lines from `begin`, at most to `end`; return the first that is not folded."""
-    stream = job.streams.get(placed.stream)
+    """Fold lines from `begin`, at most to `end`; return the first that is not folded. All have to
+    be good ones, and on usual ground."""
+    stream = job.streams[placed.stream]
     total = job.layout.total_iterations
     if total is not None:  # the line that gets there needs `fold`
         end = min(end, bisect_left(placed.lines.iterations, total))
-    end = first_bad(placed.lines, begin, end)
-    if stream is None or begin >= end or not is_usual_ground(job, placed, begin):
+    if begin >= end:
         return begin
     job.calibration.disturbed = 0
     done, is_odd = _book_lines(job, placed, begin, end)
@@ -285,17 +279,6 @@ def fold_like(job: Job, placed: PlacedLines, begin: int, end: int) -> int:
         ledger.step_reported(job, job.attempt.steps[-1])
         _advance_to(job, stream, placed, plain)
     return done
-
-
-def first_bad(lines: StepLines, begin: int, end: int) -> int:
-    """The first line with a loss that is not finite, or with a skipped iteration; else `end`."""
-    for values in lines.losses.values():
-        if not math.isfinite(sum(values[begin:end])):
-            end = next((at for at in range(begin, end) if not math.isfinite(values[at])), end)
-    skipped = _part(lines, "skipped", begin, end) or ()
-    if any(skipped):
-        return begin + next(at for at, count in enumerate(skipped) if count)
-    return end
 
 
 def is_usual_ground(job: Job, placed: PlacedLines, begin: int) -> bool:
@@ -363,11 +346,7 @@ def _book_lines(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[in
     and learnt together, and so are all if they are so near each other that it does not matter.
     """
     known, pace = job.calibration, job.ledger.pace
-    lines = placed.lines
-    rows = LineTimes.of(
-        placed.ats[begin:end], job.attempt.steps[-1].at, _seconds(lines, begin, end),
-        lines.covers[begin:end], lines.numbers[begin:end],
-    )  # fmt: skip
+    rows = LineTimes.of(placed, begin, end, job.attempt.steps[-1].at)
     done, is_odd, size = 0, False, end - begin
     is_alike = (
         known.steps.is_full
@@ -379,29 +358,21 @@ def _book_lines(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[in
         has_usual = known.best_step is not None and not pace.slow_lines
         if not has_usual or not 0.0 < rows.seconds[done] < math.inf:
             break
-        calibration.lines_reported(known, rows, done, done + 1)
-        together = known.lines_until_update if known.steps.is_full else 0
-        count, is_odd = book_lines(job, rows, done, size if is_alike else done + 1 + together)
-        calibration.lines_reported(known, rows, done + 1, done + count)
+        if is_alike:
+            count, is_odd = book_lines(job, rows, done, size)
+            calibration.lines_reported(known, rows, done, done + count)
+        else:
+            calibration.lines_reported(known, rows, done, done + 1)
+            together = known.lines_until_update if known.steps.is_full else 0
+            count, is_odd = book_lines(job, rows, done, done + 1 + together)
+            calibration.lines_reported(known, rows, done + 1, done + count)
         done += count
     return begin + done, is_odd
 
 
-def _part(lines: StepLines, field: str, begin: int, end: int) -> Sequence[float] | None:
-    values = lines.varying.get(field)
-    if values is not None:
-        return values[begin:end]
-    value = getattr(lines.steady, field)
-    return None if value is None else [value] * (end - begin)
-
-
-def _seconds(lines: StepLines, begin: int, end: int) -> list[float]:
-    return [each / 1000.0 for each in _part(lines, "elapsed_ms", begin, end) or ()]
-
-
 def _keep_pace(job: Job, lines: StepLines, begin: int, end: int) -> None:
     books, pace = job.ledger, job.ledger.pace
-    printed = [pace.newest_seconds, *_seconds(lines, max(begin, end - 2), end)]
+    printed = [pace.newest_seconds, *lines.seconds[max(begin, end - 2) : end]]
     newest, before = printed[-1], printed[-2]
     pace.newest_seconds = newest
     pace.step_seconds = before if before and newest and before < newest else newest
@@ -412,51 +383,11 @@ def _keep_pace(job: Job, lines: StepLines, begin: int, end: int) -> None:
 
 
 def _count_lines(job: Job, stream: Stream, placed: PlacedLines, begin: int, end: int) -> None:
-    attempt, lines, steady = job.attempt, placed.lines, placed.lines.steady
-
-    def part(field: str) -> Iterable[object]:
-        return _part(lines, field, begin, end) or repeat(None)
-
-    skipped = _part(lines, "skipped", begin, end) or [0] * (end - begin)
-    nan = _part(lines, "nan", begin, end) or [0] * (end - begin)
-    covers = lines.covers[begin:end]
-    columns: Sequence[Iterable[object]] = (
-        placed.ats[begin:end],
-        lines.iterations[begin:end],
-        covers,
-        covers,
-        _seconds(lines, begin, end),
-        _losses(lines, begin, end),
-        part("loss_scale"),
-        part("grad_norm"),
-        part("learning_rate"),
-        part("consumed_samples"),
-        repeat(steady.global_batch_size),
-        skipped,
-        skipped,
-        nan,
-        part("throughput_tflops"),
-        repeat(False),
-        repeat(steady.flavour),
-        repeat(stream.name),
-        repeat(steady.file),
-        lines.numbers[begin:end],
-    )
-    attempt.steps.extend(map(_STEP, zip(*columns, strict=False)))  # repeat() has no end
-    attempt.skipped += int(sum(skipped))
-    attempt.nan += int(sum(nan))
+    attempt, lines = job.attempt, placed.lines
+    attempt.steps.extend_later(placed, begin, end)
+    attempt.nan += int(sum((lines.column("nan") or ())[begin:end]))
     stream.last_iteration = lines.iterations[end - 1]
     job.now = max(job.now, placed.ats[end - 1])
-
-
-def _losses(lines: StepLines, begin: int, end: int) -> Iterable[dict[str, float]]:
-    named = [(name, values[begin:end]) for name, values in lines.losses.items()]
-    if len(named) == 1:
-        ((name, values),) = named
-        return [{name: value} for value in values]
-    names = [name for name, _ in named]
-    rows = zip(*(values for _, values in named), strict=True) if named else repeat(())
-    return (dict(zip(names, row, strict=True)) for row in rows)
 
 
 def _advance_to(job: Job, stream: Stream, placed: PlacedLines, last: int) -> None:

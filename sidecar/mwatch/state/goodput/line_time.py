@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import repeat
-from operator import mul, sub
+from operator import mul
 from typing import NamedTuple
 
 from mwatch.model.goodput import BookedSpan, GoodputLedger, Parts, Spent, StepPace, Unjudged
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job, PlacedLines, Step
 from mwatch.state.goodput.step_time import (
     FIRST_STEP_FACTOR,
     SAME_MOMENT,
@@ -199,13 +199,13 @@ class LineTimes(NamedTuple):
     numbers: Sequence[int]  # of the lines
 
     @classmethod
-    def of(
-        cls, ats: Sequence[float], before: float, seconds: Sequence[float], new: Sequence[int],
-        numbers: Sequence[int],
-    ) -> LineTimes:  # fmt: skip
+    def of(cls, placed: PlacedLines, begin: int, end: int, before: float) -> LineTimes:
         """`before`: time of the line before."""
-        gaps = list(map(sub, ats, (before, *ats)))
-        return cls(ats, gaps, seconds, new, list(map(mul, seconds, new)), numbers)
+        lines, ats = placed.lines, placed.ats[begin:end]
+        seconds, new = lines.seconds[begin:end], lines.covers[begin:end]
+        gaps = [ats[0] - before, *placed.gaps[begin + 1 : end]]
+        printed = list(map(mul, seconds, new))
+        return cls(ats, gaps, seconds, new, printed, lines.numbers[begin:end])
 
 
 def book_lines(job: Job, rows: LineTimes, begin: int, end: int) -> tuple[int, bool]:
@@ -254,7 +254,7 @@ def _book_even_lines(job: Job, rows: LineTimes, begin: int, end: int) -> bool:
     is_even = min(seconds) > 0.0 and max(seconds) <= usual * books.slow_ratio
     if not is_even or max(printed) > chance or not math.isfinite(sum(seconds)):
         return False
-    rooms = list(map(sub, ats, (till, *ats)))
+    rooms = [ats[0] - till, *rows.gaps[begin + 1 : end]]
     for each, room in zip(printed, rooms, strict=True):
         owed = each + owed - room
         if not -JITTER < owed < JITTER:

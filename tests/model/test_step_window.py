@@ -1,0 +1,32 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Steps that are added as columns are the same as those added one by one, however they are read."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from mwatch.model.event import Iteration, StepLines
+from mwatch.model.job import PlacedLines, StepWindow
+from support.builders.events import events, megatron_line
+
+
+def placed(count: int) -> PlacedLines:
+    read = [each for each in events(megatron_line(1, 99)) if isinstance(each, Iteration)]
+    numbers = list(range(1, count + 1))
+    lines = StepLines(
+        read, read[0], numbers, [1] * count, numbers, None, {"lm loss": [2.0] * count}, {}
+    )
+    return PlacedLines("pod-0", [float(number) for number in numbers], lines)
+
+
+def test_steps_are_made_when_they_are_read_and_then_kept() -> None:
+    lines = placed(8)
+    steps = StepWindow([lines.step(0)], maxlen=5)
+    steps.extend_later(lines, 1, 8)
+    assert len(steps) == 5
+    assert [each.iteration for each in islice(reversed(steps), 2)] == [8, 7]
+    assert steps[-1] is steps[4]
+    assert [each.iteration for each in steps] == [4, 5, 6, 7, 8]
+    assert list(steps) == [lines.step(index) for index in range(3, 8)]
+    assert steps[0].losses == {"lm loss": 2.0}
