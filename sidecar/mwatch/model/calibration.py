@@ -58,10 +58,10 @@ class Sample:
 
     def extend(self, values: Iterable[float]) -> None:
         given = list(values)
-        if math.isfinite(sum(given)):
-            self._newest.extend(given[-self.maxlen :])
-        else:
-            self._newest.extend([value for value in given if _LOWEST < value < _HIGHEST])
+        newest = given[-self.maxlen :]
+        if not math.isfinite(sum(newest)):
+            newest = [value for value in given if _LOWEST < value < _HIGHEST]
+        self._newest.extend(newest)
         self._ordered = None
 
     def clear(self) -> None:
@@ -208,17 +208,17 @@ class Calibration:
         before, self._recent_lines = self._recent_lines, self._recent_lines + len(seconds)
         updated = self._recent_lines // _UPDATE_LINES * _UPDATE_LINES - before
         self.steps.extend(seconds)
-        self.recent.extend(seconds[:updated])
+        self.recent.extend(seconds[max(0, updated - MAX_RECENT) : updated])
         self.best_step, self.best_spread = self.recent.median(), self.recent.spread()
         self.recent.extend(seconds[updated:])
         self.recent_iterations += sum(iterations)
 
-    def learn_all(self, slot: DeadlineSlot, seconds: Iterable[float]) -> None:
+    def learn_all(self, slot: DeadlineSlot, seconds: Sequence[float]) -> None:
         """Like `learn` of each."""
-        given = list(seconds)
-        if not given or not (min(given) >= 0 and max(given) <= _MAX_SECONDS):
-            given = [each for each in given if 0 <= each <= _MAX_SECONDS]
-        self.durations[slot].extend(given)
+        newest = seconds[-MAX_DURATIONS:]
+        if not all(0 <= each <= _MAX_SECONDS for each in newest):
+            newest = [each for each in seconds if 0 <= each <= _MAX_SECONDS]
+        self.durations[slot].extend(newest)
 
     def slow_above(self, usual: float) -> float:
         """Seconds of a step; less may be chance."""

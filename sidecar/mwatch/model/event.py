@@ -17,6 +17,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import compress
 from typing import Literal, NamedTuple, get_args
 
 Flavour = Literal["megatron", "deepspeed", "bridge", "composer", "torchtitan", "other"]
@@ -249,7 +250,7 @@ class StepLines:
     iterations: Sequence[int]  # each larger than the one before by `covers`
     covers: Sequence[int]
     numbers: Sequence[int]  # line numbers in the file; may be more than the lines here
-    stamps: Sequence[str] | None
+    stamps: bytes | None  # in ISO form, a newline after each
     losses: Mapping[str, Sequence[float]]
     varying: Mapping[str, Sequence[float]]
     """By field of `Iteration`: values that differ between lines."""
@@ -278,7 +279,7 @@ class StepLines:
 
     @cached_property
     def _bad(self) -> Sequence[int]:
-        found = {at for at, count in enumerate(self.column("skipped") or ()) if count}
+        found = set(compress(range(len(self)), self.column("skipped") or ()))
         for values in self.losses.values():
             if not math.isfinite(sum(values)):
                 found.update(at for at, loss in enumerate(values) if not math.isfinite(loss))

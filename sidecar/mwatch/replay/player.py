@@ -53,43 +53,43 @@ Calm = Callable[[Values, float, int, int], tuple[int, float]]
 """Of values, the usual one, begin and end: where it stopped, and the usual value by then."""
 
 
-_BLOCK = 32
-_WEIGHTS = [MEMORY * (1 - MEMORY) ** age for age in reversed(range(_BLOCK))]
-_KEPT = (1 - MEMORY) ** _BLOCK  # of the usual value, after as many lines
+_FEWEST_TOGETHER = 32
+_MANY_LINES = 2048
+_WEIGHTS = [MEMORY * (1 - MEMORY) ** age for age in reversed(range(_MANY_LINES))]
+"""In the usual value, of the values that it was learnt from: the newest one has most."""
 
 
 def _calm(is_calm: Callable[[float, float], bool]) -> Calm:
     """`is_calm`: of a value and the usual one; true for every smaller value, too."""
 
     def calm(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
-        for start in range(begin, end, _BLOCK):
-            block = values[start : min(end, start + _BLOCK)]
-            known = _after_block(block, usual, is_calm)
+        if end - begin >= _FEWEST_TOGETHER:
+            known = _after(values[begin:end], usual, is_calm)
             if known is not None:
-                usual = known
-                continue
-            for index, value in enumerate(block, start):
-                if not (-math.inf < value < math.inf and is_calm(value, usual)):
-                    return index, usual
-                usual = usual + MEMORY * (value - usual)
+                return end, known
+            middle = (begin + end) // 2
+            stop, usual = calm(values, usual, begin, middle)
+            return (stop, usual) if stop < middle else calm(values, usual, middle, end)
+        for index in range(begin, end):
+            value = values[index]
+            if not (-math.inf < value < math.inf and is_calm(value, usual)):
+                return index, usual
+            usual = usual + MEMORY * (value - usual)
         return end, usual
 
     return calm
 
 
-def _after_block(
-    block: Values, usual: float, is_calm: Callable[[float, float], bool]
-) -> float | None:
-    """The usual value after a whole block, if even the largest value is calm beside the least that
-    the usual one can come to; None: unknown."""
-    if len(block) < _BLOCK:
+def _after(values: Values, usual: float, is_calm: Callable[[float, float], bool]) -> float | None:
+    """The usual value after all of these, if even the largest is calm beside the least that the
+    usual one can come to; None: unknown."""
+    kept = (1 - MEMORY) ** len(values)
+    learnt = sum(map(mul, values, _WEIGHTS[-len(values) :]))
+    if len(values) > _MANY_LINES or not math.isfinite(learnt):
         return None
-    learnt = sum(map(mul, block, _WEIGHTS))
-    if not math.isfinite(learnt):
-        return None
-    lowest = min(block)
-    least = usual if lowest >= usual else lowest + _KEPT * (usual - lowest)
-    return _KEPT * usual + learnt if is_calm(max(block), least) else None
+    lowest = min(values)
+    least = usual if lowest >= usual else lowest + kept * (usual - lowest)
+    return kept * usual + learnt if is_calm(max(values), least) else None
 
 
 calm_times = _calm(lambda value, usual: value <= SLOWER * usual)
@@ -292,7 +292,6 @@ def _follow(usual: float | None, value: float | None) -> float | None:
 
 _SHARE = 0.02
 _FEW_LINES = 8
-_MANY_LINES = 2048
 _FEW_ALONE = 0.05
 """Share of lines that are cheaper to decode one by one than all together."""
 _NO_LINES: Mapping[str, int] = MappingProxyType({})

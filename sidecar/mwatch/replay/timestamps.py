@@ -14,14 +14,13 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from itertools import repeat
 from operator import sub
 from typing import cast
 
+from mwatch import json_codec
 from mwatch.model.event import Event, Iteration, StepLines
 from mwatch.model.observation import Observation
 from mwatch.stats import median
@@ -31,6 +30,7 @@ _GLOG = re.compile(
 )
 _WINDOW = 120  # characters: a stamp is at the beginning of a line
 _DAY = len("2026-01-31")
+_HOUR, _SECONDS = len("2026-01-31T"), len("2026-01-31T12:00:")
 _LAST_HOUR, _LAST_MINUTE = 23, 59
 Stamp = float | None
 Stamped = Stamp | list[Stamp]
@@ -59,24 +59,35 @@ class Stamps:
             return self.of_glog(getattr(piece, "text", None))
         return self.of_text(piece.timestamp)
 
-    def _of_lines(self, texts: Sequence[str]) -> list[Stamp]:
+    def _of_lines(self, printed: bytes) -> list[Stamp]:
         """Read many, as `of_text` does, a day at a time."""
+        lines = printed.count(b"\n")
+        width = len(printed) // lines
         stamps: list[Stamp] = []
-        while len(stamps) < len(texts):
-            begin = len(stamps)
-            stamps.append(self.of_text(texts[begin]))
-            end = bisect_right(texts, texts[begin][:_DAY], begin + 1, key=_day_of)
-            stamps += self._of_day(texts[begin + 1 : end])
+        while len(stamps) < lines:
+            rest = printed[len(stamps) * width :]
+            is_even = lines * width == len(printed)  # all with a fraction, or none
+            day = self._of_day(rest, width) if is_even else None
+            stamps += day or map(self.of_text, rest.decode("ascii").splitlines())
         self._near = next(filter(None, reversed(stamps)), self._near)
         return stamps
 
-    def _of_day(self, texts: Sequence[str]) -> list[Stamp]:
-        """Those of the day that was read last, as far as they are in order."""
-        (day, midnight), minutes = self._day, _minutes()
-        if all(map(str.startswith, texts, repeat(day))):
-            with suppress(KeyError, ValueError):
-                return [midnight + minutes[text[11:16]] + float(text[17:]) for text in texts]
-        return [self.of_text(text) for text in texts]
+    def _of_day(self, printed: bytes, width: int) -> list[float] | None:
+        """Those of the day of the first; None if days are not in order, or not in the calendar."""
+        day, size = printed[:_DAY], len(printed) // width
+        size = bisect_right(
+            range(size), day, key=lambda at: printed[at * width : at * width + _DAY]
+        )
+        printed = printed[: size * width]
+        if printed.count(day) != size or self.of_text(printed[: width - 1].decode("ascii")) is None:
+            return None
+        midnight, minutes = self._day[1], _minutes()
+        clock = _numbers(printed.replace(b":", b"."), width, _HOUR, _SECONDS - 1)
+        seconds = _numbers(printed, width, _SECONDS, width - 1)
+        try:
+            return [midnight + minutes[at] + each for at, each in zip(clock, seconds, strict=True)]
+        except KeyError:
+            return None
 
     def of_text(self, text: str) -> Stamp:
         minute, base = self._minute
@@ -115,18 +126,25 @@ class Stamps:
         )
 
 
-def _day_of(text: str) -> str:
-    return text[:_DAY]
-
-
 @cache
-def _minutes() -> dict[str, float]:
-    """Seconds since midnight by `12:34`."""
+def _minutes() -> dict[float, float]:
+    """Seconds since midnight, by 12:34 as the number 12.34."""
     return {
-        f"{hour:02}:{minute:02}": 3600.0 * hour + 60.0 * minute
+        float(f"{hour}.{minute:02}"): 3600.0 * hour + 60.0 * minute
         for hour in range(_LAST_HOUR + 1)
         for minute in range(_LAST_MINUTE + 1)
     }
+
+
+def _numbers(printed: bytes, width: int, low: int, high: int) -> list[float]:
+    """The number at this place of every line. Read as JSON, which has no leading zeros."""
+    cell = high - low + 1
+    cells = bytearray(b"," * (len(printed) // width * cell))
+    cells[::cell] = printed[low::width].replace(b"0", b" ")
+    for place in range(low + 1, high):
+        cells[place - low :: cell] = printed[place::width]
+    numbers: list[float] = json_codec.decode(b"[" + cells[:-1] + b"]")
+    return numbers
 
 
 def is_stamped(event: Event | Observation) -> bool:
@@ -163,6 +181,7 @@ _JUMP = QUARTER - _SURE
 _TICK = 1e-3
 _LONGEST = 30 * 86400.0
 _WHOLE_SECONDS = len("2026-01-31T12:00:00")  # the true time is within the second after it
+_WITH_FRACTION = len("2026-01-31T12:00:00.123456\n")
 _SECOND = 0.999
 
 
@@ -199,17 +218,18 @@ class StepClock:
 
     def place_all(self, lines: StepLines, stamps: Sequence[float | None]) -> list[float]:
         """The time of each line, as `place` would return them one by one."""
-        texts = lines.stamps or [""] * len(lines)
+        printed = lines.stamps or b""
         is_new = self.is_relative and not self.shift
-        has_whole = _WHOLE_SECONDS in set(map(len, texts))
-        if is_new or self.last is None or has_whole or None in stamps:
+        are_exact = len(printed) == len(lines) * _WITH_FRACTION
+        if is_new or self.last is None or not are_exact or None in stamps:
+            texts = printed.split(b"\n")[:-1] or [b""] * len(lines)
             rows = zip(_took_all(lines), stamps, texts, strict=True)
             return [
                 self._tick(self._moment(took, at, is_whole=len(text) == _WHOLE_SECONDS))
                 for took, at, text in rows
             ]
         exact = cast(Sequence[float], stamps)
-        ats = [stamp + self.shift for stamp in exact]
+        ats = [stamp + self.shift for stamp in exact] if self.shift else list(exact)
         gaps = list(map(sub, ats, (self.last, *ats)))
         if not ats or not (min(gaps) >= 0.0 and max(gaps) <= _JUMP):
             return self._place_exact(_took_all(lines), exact, self.last)
@@ -284,42 +304,42 @@ class UsualGaps:
         if self._line_at is None:
             self._line_at = at
         else:
-            self._learn_all((at,))
+            self._learn_all((at - self._line_at,), at)
 
     def pass_over(self, ats: Sequence[float], begin: int, end: int, last: float) -> int:
         """Learn from lines from `begin` on, and stop before the first that follows a silence worth
         an assessment. `last`: time of the last observation before them."""
-        if self._line_at is None:
+        if self._line_at is None or begin == end:
             return begin
-        if self._are_dull(ats[begin:end], last):
-            self._learn_all(ats[begin:end])
+        part = ats[begin:end]
+        silences: list[float] = list(map(sub, part, (last, *part)))
+        gaps = [part[0] - self._line_at, *silences[1:]]
+        if self._are_dull(silences, gaps):
+            self._learn_all(gaps, part[-1])
             return end
-        while begin < end:
-            part = ats[begin : min(end, begin + _LINES - len(self._gaps))]
-            silences = list(map(sub, part, (last, *part)))
-            if max(silences) > self.dull:
-                end = begin + next(at for at, each in enumerate(silences) if each > self.dull)
-                part = ats[begin:end]
-            self._learn_all(part)
-            last = part[-1] if part else last
-            begin += len(part)
+        done = 0
+        while done < len(part):
+            some = slice(done, done + _LINES - len(self._gaps))
+            if max(silences[some]) > self.dull:
+                odd = next(at for at, each in enumerate(silences[some], done) if each > self.dull)
+                if odd > done:
+                    self._learn_all(gaps[done:odd], part[odd - 1])
+                return begin + odd
+            self._learn_all(gaps[some], part[some][-1])
+            done += len(gaps[some])
         return end
 
-    def _are_dull(self, ats: Sequence[float], last: float) -> bool:
+    def _are_dull(self, silences: Sequence[float], gaps: Sequence[float]) -> bool:
         """Whether no silence before these lines is worth an assessment, whichever of their gaps
         are the usual ones."""
-        if not ats:
-            return True
-        silences: list[float] = list(map(sub, ats, (last, *ats)))
-        shortest = min([*self._gaps, *silences[1:], ats[0] - (self._line_at or 0.0)])
+        shortest = min(min(gaps), *self._gaps) if self._gaps else min(gaps)
         return max(silences) <= min(self.dull, max(LOOK_SECONDS, shortest * _LIKE_OTHERS))
 
-    def _learn_all(self, ats: Sequence[float]) -> None:
-        """Like `learn` of each; only the last whole set of gaps leaves a trace."""
-        assert self._line_at is not None
-        gaps = [*self._gaps, *map(sub, ats, (self._line_at, *ats))]
+    def _learn_all(self, added: Sequence[float], line_at: float) -> None:
+        """Like `learn` of each gap; only the last whole set of gaps leaves a trace."""
+        gaps = [*self._gaps, *added]
         whole = len(gaps) // _LINES * _LINES
         if whole:
             self.dull = max(LOOK_SECONDS, median(gaps[whole - _LINES : whole]) * _LIKE_OTHERS)
         self._gaps = gaps[whole:]
-        self._line_at = ats[-1] if ats else self._line_at
+        self._line_at = line_at

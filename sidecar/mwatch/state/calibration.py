@@ -82,7 +82,7 @@ def lines_reported(known: Calibration, lines: LineTimes, begin: int, end: int) -
         seconds, new = list(compress(seconds, chosen)), list(compress(new, chosen))
         gaps, printed = list(compress(gaps, chosen)), list(compress(printed, chosen))
     known.learn_steps(seconds, new)
-    known.learn_all(DeadlineSlot.TRAINING, map(max, gaps, printed))
+    known.learn_all(DeadlineSlot.TRAINING, list(map(max, gaps, printed)))
 
 
 def _aside(job: Job, before: Step, step: Step) -> float:

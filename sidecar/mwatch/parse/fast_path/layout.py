@@ -40,7 +40,7 @@ _NO_STAMP = rb"()"
 _STEP = rb"iteration +(\d{1,18})/"
 _TOTAL = rb" *(\d{1,18}) \|"
 _WHOLE = re.compile(rb"-?\d{1,17}")
-_STAMP_TEXTS = re.compile(rb"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\n)+")
+_STAMP_TEXT = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?")
 _VALUE = rb"([^|]{0,24})\|"  # longer is not a number, and may hide another message
 Row = tuple[bytes, ...]  # timestamp (may be empty), iteration and total; then one text per slot
 STAMP, ITERATION, TOTAL, FIRST_SLOT = range(4)  # places in a row
@@ -63,7 +63,7 @@ class Cells(NamedTuple):
 
     text: bytes
     lines: int
-    each: bytearray  # A newline after each; empty if all are the same
+    each: bytes | bytearray  # A newline after each; empty if all are the same
 
 
 class Column:
@@ -79,15 +79,20 @@ class Column:
         text = self._parts[0].text
         return None if any(part.each or part.text != text for part in self._parts) else text
 
+    def joined(self) -> bytes:
+        """The texts, with a newline after each."""
+        return b"".join(each or (text + b"\n") * lines for text, lines, each in self._parts)
+
     def texts(self) -> list[bytes]:
-        found: list[bytes] = []
-        for text, lines, each in self._parts:
-            found += bytes(each).split(b"\n")[:-1] if each else [text] * lines
-        return found
+        return self.joined().split(b"\n")[:-1]
+
+    def are_written(self, written: re.Pattern[bytes]) -> bool:
+        """Lines of one shape differ only in their digits, so one of them tells of all."""
+        return all(written.fullmatch(part.text) for part in self._parts)
 
     def numbers(self, written: re.Pattern[bytes]) -> list[float | int] | None:
         """Read as JSON; None if a text is written differently or is not JSON."""
-        if not all(written.fullmatch(part.text) for part in self._parts):
+        if not self.are_written(written):
             return None
         listed = b",".join(
             each[:-1].replace(b"\n", b",") if each else b",".join([text] * lines)
@@ -102,6 +107,10 @@ class Column:
 
 def _seconds(text: bytes) -> float:
     return seconds_to_ms(float(text))
+
+
+def _stamp(text: bytes) -> str:
+    return stamps(Column([Cells(text, 1, b"")])).decode("ascii").rstrip("\n")
 
 
 def _number(text: bytes) -> float | int:
@@ -173,7 +182,7 @@ class LineLayout:
                     values[index] = convert(text)
                 else:
                     named[kind][name] = convert(text)
-            values[_TIMESTAMP] = stamp_texts(row[:1])[0] if row[0] else None
+            values[_TIMESTAMP] = _stamp(row[STAMP]) if row[STAMP] else None
         except ValueError:
             return None
         values[_ITERATION], values[_TOTAL_ITERATIONS] = int(row[1]), int(row[2])
@@ -194,12 +203,12 @@ def steady_covers(iterations: Sequence[int], coverage: Coverage) -> list[int]:
     return covers
 
 
-def stamp_texts(texts: Iterable[bytes]) -> list[str]:
-    """Return timestamps in ISO form; ValueError if the brackets held something else."""
-    joined = b"\n".join(texts) + b"\n"
-    if not _STAMP_TEXTS.fullmatch(joined):
-        raise ValueError(joined[:80])
-    return joined.decode("ascii").replace(" ", "T").split("\n")[:-1]
+def stamps(column: Column) -> bytes:
+    """Return timestamps in ISO form, with a newline after each; ValueError if the brackets held
+    something else."""
+    if not column.are_written(_STAMP_TEXT):
+        raise ValueError(column.joined()[:80])
+    return column.joined().replace(b" ", b"T")
 
 
 def learn(text: str, event: Iteration) -> LineLayout | None:

@@ -20,7 +20,7 @@ from mwatch.parse.fast_path.layout import (
     MAKE,
     STAMP,
     TOTAL,
-    stamp_texts,
+    stamps,
     steady_covers,
     whole_numbers,
 )
@@ -121,11 +121,8 @@ class LineRun(Sequence[Iteration]):
                     varying[slot.name] = values
                 elif slot.kind == "field":
                     steady[slot.name] = next(iter(values))
-            named = (
-                stamp_texts(self._rows.column(STAMP).texts())
-                if model.timestamp is not None
-                else None
-            )
+            is_stamped = model.timestamp is not None
+            printed = stamps(self._rows.column(STAMP)) if is_stamped else None
         except ValueError:
             return None
         totals = self._rows.column(TOTAL)
@@ -135,7 +132,7 @@ class LineRun(Sequence[Iteration]):
             steady["total_iterations"] = int(totals.only)
         event = model._replace(**steady)  # type: ignore[arg-type]
         return StepLines(
-            self, event, self._iterations, self._covers, self.numbers, named, losses, varying
+            self, event, self._iterations, self._covers, self.numbers, printed, losses, varying
         )
 
     def _convert(self, index: int) -> Iterable[float | int]:
@@ -158,7 +155,7 @@ class LineRun(Sequence[Iteration]):
         values["losses"] = _dicts(losses)
         values["extra"] = _dicts(extras)
         if self._layout.model.timestamp is not None:
-            values["timestamp"] = stamp_texts(rows.column(STAMP).texts())
+            values["timestamp"] = stamps(rows.column(STAMP)).decode("ascii").split("\n")[:-1]
         return values
 
 

@@ -19,6 +19,7 @@ _ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _ZERO = ord("0")
 _DIGITS = re.compile(rb"\d+")
 _COMPARED = 1 << 14  # bytes at a time: they and their zeros stay in the nearest cache
+_FEW = 16  # lines: cheaper to cut out one by one than digit by digit
 _MAX_WIDTH = 1 << 12
 _MAX_SHAPES = 128
 Span = tuple[int, int]
@@ -70,6 +71,10 @@ class LineShape:
         low, high = self._spans[index]
         text = block[start + low : start + high]
         lines = (end - start) // self.width
+        if lines < _FEW:
+            texts = [block[at + low : at + high] for at in range(start, end, self.width)]
+            is_same = texts.count(text) == lines
+            return Cells(text, lines, b"" if is_same else b"\n".join((*texts, b"")))
         cells = bytearray()
         for place in self._digits(index):
             digits = block[start + place : end : self.width]
