@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,11 @@ from mwatch.errors import InputError
 from mwatch.model.decision import Action
 from mwatch.model.finding import Cause
 from mwatch.model.timeline import Rollback, Timeline
+from mwatch.replay import recording
 from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.replay.replay import moment as read_moment
 from mwatch.report.run_report import RunReport
+from mwatch.runtime.ahead import run_ahead
 from mwatch.sources.checkpoint_dir import to_text
 from support.builders.checkpoint import torch_dist
 from support.builders.events import log, megatron_line
@@ -55,6 +58,23 @@ def test_a_nan_that_ran_to_its_end_goes_back_before_it(tmp_path: Path) -> None:
     assert report.acted_at is not None
     assert report.acted_at < moment(nan_run().at)
     assert report.exit_code == 1
+
+
+def test_a_log_that_another_process_reads_is_judged_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = put(tmp_path, "a.log", f"{nan_run()}{log('Traceback (most recent call last):')}")
+    here = judged(file)
+    calls: list[Iterable[object]] = []
+
+    def elsewhere(items: Iterable[object]) -> Iterator[object]:
+        calls.append(items)
+        return run_ahead(items)
+
+    monkeypatch.setattr(recording, "_LARGE", 0)
+    monkeypatch.setattr(recording, "run_ahead", elsewhere)
+    assert judged(file) == here
+    assert len(calls) == 1
 
 
 def test_the_folder_knows_better_than_the_log_what_can_be_loaded(tmp_path: Path) -> None:

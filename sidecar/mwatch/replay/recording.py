@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat, takewhile
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -40,6 +41,7 @@ from mwatch.replay.file_spans import STEPS, examine
 from mwatch.replay.freshness import NO_CLOCK, TAIL, Age, TailClock, age_of, tail_clock
 from mwatch.replay.log_files import PACKED, LogFile, find
 from mwatch.replay.timestamps import zone_step
+from mwatch.runtime.ahead import run_ahead
 from mwatch.runtime.files import STDIN, read_chunks
 from mwatch.sources import checkpoint_dir
 from mwatch.state.merge import estimate_offsets, merge
@@ -187,6 +189,8 @@ FRESH_SECONDS = 60.0
 _NEAR = 120.0
 _LATER = 300.0
 _LONG_QUIET = 600.0  # seconds without a step that no usual step explains
+_LARGE = 8 << 20
+"""Bytes that are worth a second process."""
 _REHEARSED = 50_000
 """Events per stream to estimate its clock by; reading them takes seconds at most."""
 
@@ -280,6 +284,23 @@ class Recording:
                 yield each
 
     def _pieces(self, stream: StreamPlan, progress: Progress | None) -> Iterator[Placed]:
+        """A single large stream is read and placed by another process."""
+        told = self._told(stream)
+        is_large = len(self.streams) == 1 and self._size > _LARGE
+        for known, placed in run_ahead(told) if is_large else told:
+            vars(self).update(known)
+            if progress:
+                progress(self._done, self._size)
+            yield from placed
+
+    def _told(self, stream: StreamPlan) -> Iterator[tuple[dict[str, Any], list[Placed]]]:
+        """What is placed after each piece of a file, and what is known of the files by then."""
+        for placed in self._placed(stream):
+            yield {"_done": self._done}, placed
+        names = ("_done", "_tails", "_moments", "line_counts", "notes")
+        yield {name: getattr(self, name) for name in names}, []
+
+    def _placed(self, stream: StreamPlan) -> Iterator[list[Placed]]:
         is_alone = len(self.streams) == 1
         moments = EventTimestamper(
             stream.name,
@@ -293,14 +314,12 @@ class Recording:
             reader = Reader(self._grammar, file.shown)
             batches: list[Sequence[Event]] = []
             for data in self._read(file):
-                yield from moments.observe_pieces(in_pieces(batches))
+                yield moments.observe_pieces(in_pieces(batches))
                 batches = list(reader.batches(data))
-                if progress:
-                    progress(self._done, self._size)
             last = moments.with_blocks(in_pieces(batches), in_order(reader.close()))
-            yield from moments.observe_pieces(last)
+            yield moments.observe_pieces(last)
             self.line_counts[file.shown] = reader.lines
-        yield from moments.rest()
+        yield [*moments.rest()]
 
     def _read(self, file: LogFile) -> Iterator[bytes]:
         """Read a broken file as far as it goes; a named file that cannot be read is an error."""

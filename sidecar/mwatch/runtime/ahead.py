@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Make items in a second process while this one uses those before.
+
+The other process is a fork, so it has all that is needed to make them. Only the items come back,
+through a pipe, which keeps it about one item ahead. It leaves Ctrl-C to this process, which ends it
+when no more items are wanted; if this process is killed, it ends at its next item.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO, NoReturn, TypeVar
+
+from mwatch.errors import InputError
+
+T = TypeVar("T")
+_BUFFER = 1 << 20
+
+
+class _End:
+    """Follows the last item. `error`: why there are no more."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error = error
+
+
+def run_ahead(items: Iterable[T]) -> Iterator[T]:
+    """Yield the items; an error in making one is raised here. With a single core, or where no
+    process can be started, they are made here, too."""
+    if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
+        yield from items
+        return
+    source, sink = os.pipe()
+    try:
+        child = os.fork()
+    except OSError:
+        os.close(source)
+        os.close(sink)
+        yield from items
+        return
+    if not child:
+        os.close(source)
+        _make(items, sink)
+    os.close(sink)
+    try:
+        with open(source, "rb", buffering=_BUFFER) as stream:
+            yield from _received(stream)
+    finally:
+        os.kill(child, signal.SIGKILL)  # it holds nothing that could be damaged
+        os.waitpid(child, 0)
+
+
+def _received(stream: BinaryIO) -> Iterator[Any]:
+    try:
+        while not isinstance(item := pickle.load(stream), _End):
+            yield item
+    except EOFError:
+        raise InputError("the process that read the log was killed; is memory short?") from None
+    if item.error is not None:
+        raise item.error
+
+
+def _make(items: Iterable[object], sink: int) -> NoReturn:
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with open(sink, "wb", buffering=_BUFFER) as stream:
+            for item in _ended(items):
+                pickle.dump(item, stream, pickle.HIGHEST_PROTOCOL)
+                stream.flush()
+    finally:
+        os._exit(0)
+
+
+def _ended(items: Iterable[object]) -> Iterator[object]:
+    try:
+        yield from items
+    except Exception as error:
+        error.add_note(traceback.format_exc())
+        yield _End(error)
+    else:
+        yield _End()
