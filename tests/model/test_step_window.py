@@ -6,22 +6,12 @@ from __future__ import annotations
 
 from itertools import islice
 
-from mwatch.model.event import Iteration, StepLines
-from mwatch.model.job import PlacedLines, StepWindow
-from support.builders.events import events, megatron_line
-
-
-def placed(count: int) -> PlacedLines:
-    read = [each for each in events(megatron_line(1, 99)) if isinstance(each, Iteration)]
-    numbers = list(range(1, count + 1))
-    lines = StepLines(
-        read, read[0], numbers, [1] * count, numbers, None, {"lm loss": [2.0] * count}, {}
-    )
-    return PlacedLines("pod-0", [float(number) for number in numbers], lines)
+from mwatch.model.job import StepWindow
+from support.builders.job import placed_lines
 
 
 def test_steps_are_made_when_they_are_read_and_then_kept() -> None:
-    lines = placed(8)
+    lines = placed_lines(8, {"lm loss": [2.0] * 8}, {})
     steps = StepWindow([lines.step(0)], maxlen=5)
     steps.extend_later(lines, 1, 8)
     assert len(steps) == 5

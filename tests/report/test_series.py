@@ -10,9 +10,9 @@ from itertools import pairwise
 
 import pytest
 
-from mwatch.model.job import Step
+from mwatch.model.job import PlacedLines
 from mwatch.report.series import MAX_SERIES_ATTEMPTS, Bucket, Series, ValueRange
-from support.builders.job import step
+from support.builders.job import placed_lines, step
 
 
 def test_a_few_lines_are_kept_one_by_one() -> None:
@@ -69,30 +69,35 @@ def test_a_run_that_starts_over_for_ever_stays_bounded() -> None:
     assert len({bucket.attempt for bucket in series.buckets}) <= 512 < 2 * MAX_SERIES_ATTEMPTS + 1
 
 
-def any_step(chance: random.Random, number: int) -> Step:
-    """Mostly plain; now and then a number is missing, wild or of a skipped step."""
-    change: dict[str, object] = {"loss": chance.uniform(1, 9), "grad_norm": chance.uniform(0, 2)}
-    if chance.random() < 0.02:
-        odd = chance.choice(["loss", "grad_norm", "loss_scale", "seconds"])
-        change[odd] = chance.choice([None, math.nan, math.inf, 1.7e308])
-    if chance.random() < 0.01:
-        change |= {"skipped": 1, "skipped_printed": 1}
-    return step(number, **change)
+def any_lines(chance: random.Random, count: int) -> PlacedLines:
+    """Mostly plain; now and then a number is wild, or is not printed."""
+    columns = {
+        "grad_norm": [chance.uniform(0, 2) for _ in range(count)],
+        "loss_scale": [65536.0] * count,
+        "elapsed_ms": [chance.uniform(900, 1100) for _ in range(count)],
+    }
+    losses = {"lm loss": [chance.uniform(1, 9) for _ in range(count)]}
+    for values in columns.values():
+        if chance.random() < 0.3:
+            values[chance.randrange(count)] = chance.choice([math.nan, math.inf, 1.7e308])
+    if chance.random() < 0.3:
+        del columns[chance.choice([*columns])]
+    return placed_lines(count, losses if chance.random() < 0.8 else {}, columns)
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_many_lines_at_once_give_the_same_buckets_as_each_of_them(seed: int) -> None:
     chance = random.Random(seed)
     each, together = Series(most=16), Series(most=16)
-    for attempt in (1, 2, 3):
-        steps = [any_step(chance, number) for number in range(1, chance.randrange(1, 900))]
+    for attempt in range(1, 8):
+        lines = any_lines(chance, chance.randrange(1, 900))
         begin = 0
-        while begin < len(steps):
-            part = steps[begin : begin + chance.randrange(1, 200)]
-            for one in part:
-                each.add(attempt, one)
-            together.extend(attempt, part)
-            begin += len(part)
+        while begin < len(lines.ats):
+            end = min(begin + chance.randrange(1, 200), len(lines.ats))
+            for index in range(begin, end):
+                each.add(attempt, lines.step(index))
+            together.extend(attempt, lines, begin, end)
+            begin = end
     assert [_exact(bucket) for bucket in together.buckets] == [
         _exact(same) for same in each.buckets
     ]
@@ -110,13 +115,6 @@ def _exact(bucket: Bucket) -> tuple[object, ...]:
     ranges = [each and each._replace(mean=0.0) for each in _ranges(bucket)]
     head = (bucket.attempt, bucket.first, bucket.last, bucket.began_at, bucket.ended_at)
     return (*head, *ranges, bucket.skipped, bucket.bad)
-
-
-def test_many_lines_without_a_loss_are_taken_at_once_too() -> None:
-    series = Series(most=4)
-    series.extend(1, [step(number, loss=None) for number in range(1, 101)])
-    assert all(bucket.loss is None and bucket.bad == 0 for bucket in series.buckets)
-    assert sum(bucket.grad_norm.lines for bucket in series.buckets if bucket.grad_norm) == 100
 
 
 @pytest.mark.parametrize(

@@ -360,7 +360,7 @@ class Player:
         if done > begin:
             self._gaps, self._screen = gaps, screen
             self.at = max(self.at, placed.ats[done - 1])
-            self.recorder.stepped(done - begin)
+            self.recorder.stepped(placed, begin, done)
         return done
 
     def observe(self, observed: Observed) -> None:

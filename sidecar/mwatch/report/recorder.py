@@ -14,14 +14,13 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from mwatch.engine.advice import Entry, RunTimeline, advise
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.engine.incidents import MAX_INCIDENTS, Incident
 from mwatch.model.decision import Decision
 from mwatch.model.event import Iteration, Validation
-from mwatch.model.job import Attempt, Job, KnownCheckpoint, Step
+from mwatch.model.job import Attempt, Job, KnownCheckpoint, PlacedLines, Step
 from mwatch.model.observation import Observed, Source
 from mwatch.model.phase import JobPhase
 from mwatch.report import model
@@ -239,14 +238,12 @@ class ReportRecorder:
         elif isinstance(what, Validation):
             self._validated(job, at, what)
 
-    def stepped(self, lines: int) -> None:
-        """Note the newest steps of the attempt: as many plain iteration lines, folded at once."""
+    def stepped(self, placed: PlacedLines, begin: int, end: int) -> None:
+        """Note the newest steps of the attempt: plain iteration lines, folded at once."""
         if self.has_curves:
             attempt = self.engine.job.attempt
-            newest = list(islice(reversed(attempt.steps), lines))
-            newest.reverse()
-            self._step = newest[-1]
-            self._series.extend(attempt.number, newest)
+            self._step = attempt.steps[-1]
+            self._series.extend(attempt.number, placed, begin, end)
 
     def assessed(self, assessment: Assessment) -> None:
         if self._has_begun:

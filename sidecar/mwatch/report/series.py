@@ -14,15 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mwatch.detect.shared.steps import is_all_skipped, main_loss
-from mwatch.model.job import Step
+from mwatch.detect.shared.steps import is_all_skipped, main_loss, main_of
+from mwatch.model.job import PlacedLines, Step
 
 MAX_BUCKETS = 2048
 MAX_SERIES_ATTEMPTS = 256
-_AT, _ITERATION, _SECONDS, _SCALE, _NORM, _SKIPPED_PRINTED = map(
-    Step._fields.index,
-    ("at", "iteration", "seconds", "loss_scale", "grad_norm", "skipped_printed"),
-)
 
 
 class ValueRange(NamedTuple):
@@ -64,45 +60,52 @@ class Series:
         """Lines in the newest bucket."""
 
     def add(self, attempt: int, step: Step) -> None:
-        newest = self.buckets[-1] if self.buckets else None
-        if newest is None or newest.attempt != attempt or self._filled >= self._width:
-            newest = Bucket(attempt, step.first_covered, step.iteration, step.at, step.at)
-            self.buckets.append(newest)
-            self._filled = 0
+        if not self._goes_on(attempt):
+            self._open(Bucket(attempt, step.first_covered, step.iteration, step.at, step.at))
         self._filled += 1
-        self._put(newest, step)
+        self._put(self.buckets[-1], step)
         if len(self.buckets) > self._most:
             self._halve()
 
-    def extend(self, attempt: int, steps: Sequence[Step]) -> None:
-        """Like `add` of each, but a whole bucket at a time."""
-        begin = 0
-        while begin < len(steps):
-            self.add(attempt, steps[begin])
-            end = min(begin + 1 + self._width - self._filled, len(steps))
-            if begin + 1 < end:
-                self._put_all(self.buckets[-1], steps[begin + 1 : end])
-                self._filled += end - begin - 1
-            begin = end
+    def extend(self, attempt: int, placed: PlacedLines, begin: int, end: int) -> None:
+        """Like `add` of the step of each line, but a whole bucket at a time. No line has a skipped
+        step or a loss that is not finite."""
+        while begin < end:
+            stop = min(begin + self._width - self._filled, end)
+            if not self._goes_on(attempt):
+                stop = begin + 1
+                step = placed.step(begin)
+                self._open(Bucket(attempt, step.first_covered, step.iteration, step.at, step.at))
+            self._filled += stop - begin
+            self._put_all(self.buckets[-1], placed, begin, stop)
+            if len(self.buckets) > self._most:
+                self._halve()
+            begin = stop
 
-    def _put_all(self, bucket: Bucket, steps: Sequence[Step]) -> None:
-        columns = [*zip(*steps, strict=True)]
-        iterations, ats = columns[_ITERATION], columns[_AT]
-        printed = [main_loss(step) for step in steps]
-        has_none = not self.has_loss and all(loss is None for loss in printed)
-        losses = [] if has_none else _finite(printed)
-        norms = [norm for norm in columns[_NORM] if norm is not None]
-        if losses is None or _finite(norms) is None or any(columns[_SKIPPED_PRINTED]):
-            for step in steps:
-                self._put(bucket, step)
-            return
-        self.has_loss = not has_none
-        bucket.last = max(bucket.last, *iterations)
-        bucket.ended_at = max(bucket.ended_at, *ats)
-        bucket.loss = _both(bucket.loss, _range(losses))
-        bucket.grad_norm = _both(bucket.grad_norm, _range(norms))
-        bucket.step_seconds = _grown_by(bucket.step_seconds, columns[_SECONDS])
-        bucket.loss_scale = _grown_by(bucket.loss_scale, columns[_SCALE])
+    def _goes_on(self, attempt: int) -> bool:
+        is_same = bool(self.buckets) and self.buckets[-1].attempt == attempt
+        return is_same and self._filled < self._width
+
+    def _open(self, bucket: Bucket) -> None:
+        self.buckets.append(bucket)
+        self._filled = 0
+
+    def _put_all(self, bucket: Bucket, placed: PlacedLines, begin: int, end: int) -> None:
+        lines = placed.lines
+        losses, norms = main_of(lines.losses), (lines.column("grad_norm") or ())[begin:end]
+        if losses is not None:
+            self.has_loss = True
+            bucket.loss = _grown_by(bucket.loss, losses[begin:end])
+        if losses is None and self.has_loss:
+            bucket.bad += end - begin
+        elif not math.isfinite(sum(norms)):
+            bucket.bad += sum(map(_is_wild, norms))
+        bucket.last = max(bucket.last, lines.iterations[end - 1])
+        bucket.ended_at = max(bucket.ended_at, placed.ats[end - 1])
+        bucket.grad_norm = _grown_by(bucket.grad_norm, norms)
+        bucket.step_seconds = _grown_by(bucket.step_seconds, lines.seconds[begin:end])
+        scales = (lines.column("loss_scale") or ())[begin:end]
+        bucket.loss_scale = _grown_by(bucket.loss_scale, scales)
 
     def _put(self, bucket: Bucket, step: Step) -> None:
         loss = main_loss(step)
@@ -183,13 +186,11 @@ def _grown(span: ValueRange | None, value: float | None) -> ValueRange | None:
     return ValueRange(min(low, value), max(high, value), mean, lines + 1)
 
 
-def _grown_by(span: ValueRange | None, values: Sequence[float | None]) -> ValueRange | None:
+def _grown_by(span: ValueRange | None, values: Sequence[float]) -> ValueRange | None:
     """Add many lines."""
-    printed = [value for value in values if value is not None]
-    finite = _finite(printed)
-    if finite is not None:
-        return _both(span, _range(finite))
-    for value in printed:
+    if math.isfinite(sum(values)):
+        return _both(span, _range(values))
+    for value in values:
         span = _grown(span, value)
     return span
 
@@ -198,12 +199,6 @@ def _range(values: Sequence[float]) -> ValueRange | None:
     if not values:
         return None
     return ValueRange(min(values), max(values), sum(values) / len(values), len(values))
-
-
-def _finite(values: Sequence[float | None]) -> list[float] | None:
-    """The values; None: one is missing, or their sum is not finite."""
-    found = [value for value in values if value is not None]
-    return found if len(found) == len(values) and math.isfinite(sum(found)) else None
 
 
 def _is_wild(value: float | None) -> bool:

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from mwatch.config import catalogue
-from mwatch.model.event import Error, Fault
+from mwatch.model.event import Error, Fault, Iteration, StepLines
 from mwatch.model.fault import CatalogueEntry
 from mwatch.model.finding import Detector, Finding
 from mwatch.model.job import (
@@ -19,6 +19,7 @@ from mwatch.model.job import (
     Job,
     KnownCheckpoint,
     Layout,
+    PlacedLines,
     RankState,
     SignSeen,
     SourceStatus,
@@ -35,6 +36,18 @@ START = 1_000_000.0
 @cache
 def entries() -> dict[str, CatalogueEntry]:
     return {entry.id: entry for entry in catalogue.load()}
+
+
+def placed_lines(
+    count: int, losses: Mapping[str, Sequence[float]], columns: Mapping[str, Sequence[float]]
+) -> PlacedLines:
+    """Lines of a recording at log interval 1, one second a line; only what has a column is
+    printed."""
+    steady = Iteration(*[None] * len(Iteration._fields))  # type: ignore[arg-type]
+    steady = steady._replace(flavour="megatron", file="trainer.log")
+    numbers = list(range(1, count + 1))
+    lines = StepLines((), steady, numbers, [1] * count, numbers, None, losses, columns)
+    return PlacedLines("pod-0", [float(number) for number in numbers], lines)
 
 
 def step(iteration: int, **change: Any) -> Step:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from itertools import islice
+from typing import TypeVar
 
 from mwatch.model.job import Step
 
@@ -26,6 +27,7 @@ _FEW = 20
 _RUN = 4
 WINDOW = 400  # newest lines that define what is usual
 Reading = Callable[[Step], float | None]
+T = TypeVar("T")
 
 
 @lru_cache(maxsize=1024)
@@ -35,12 +37,16 @@ def _is_side(name: str) -> bool:
 
 def main_loss(step: Step) -> float | None:
     """Return the trained loss as printed: NaN and infinity are values, None is "not printed"."""
-    losses = step.losses
+    return main_of(step.losses)
+
+
+def main_of(losses: Mapping[str, T]) -> T | None:
+    """Of losses by name, or of what else is known of each."""
     found = losses.get("lm loss")
     return _of_other_name(losses) if found is None else found
 
 
-def _of_other_name(losses: Mapping[str, float]) -> float | None:
+def _of_other_name(losses: Mapping[str, T]) -> T | None:
     if not losses:
         return None
     for name in _USUAL:
