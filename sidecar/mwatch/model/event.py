@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 Flavour = Literal["megatron", "deepspeed", "bridge", "composer", "torchtitan", "other"]
 Edge = Literal["begin", "mark", "end", "failed"]
@@ -245,19 +245,42 @@ def event_name(kind: type[Event]) -> str:
 
 @dataclass(frozen=True)
 class StepLines:
-    events: Sequence[Iteration]  # the same lines one by one; none is the first of its process
-    steady: Iteration  # what all lines share; fields with columns are not set
+    """Many iteration lines, in columns; none is the first of its process."""
+
+    steady: Iteration  # what all lines share; other fields mean nothing
     iterations: Sequence[int]  # each larger than the one before by `covers`
     covers: Sequence[int]
-    numbers: Sequence[int]  # line numbers in the file; may be more than the lines here
+    numbers: Sequence[int]  # of the lines in the file
     stamps: bytes | None  # in ISO form, a newline after each
     losses: Mapping[str, Sequence[float]]
+    extra: Mapping[str, Sequence[float]]
     varying: Mapping[str, Sequence[float]]
     """By field of `Iteration`: values that differ between lines."""
     _steady_columns: dict[str, Sequence[float]] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
         return len(self.iterations)
+
+    @property
+    def events(self) -> Iterator[Iteration]:
+        return map(self.event, range(len(self)))
+
+    def event(self, index: int) -> Iteration:
+        varying: dict[str, Any] = {name: values[index] for name, values in self.varying.items()}
+        return self.steady._replace(
+            iteration=self.iterations[index],
+            timestamp=self._stamp_texts[index] if self._stamp_texts else None,
+            losses={name: values[index] for name, values in self.losses.items()},
+            covers=self.covers[index],
+            first_of_process=False,
+            extra={name: values[index] for name, values in self.extra.items()},
+            line=self.numbers[index],
+            **varying,
+        )
+
+    @cached_property
+    def _stamp_texts(self) -> Sequence[str]:
+        return (self.stamps or b"").decode("ascii").splitlines()
 
     def column(self, name: str) -> Sequence[float] | None:
         """None: these lines do not print it."""

@@ -104,7 +104,7 @@ class EventTimestamper:
         """Like `observe`, for events and batches of lines."""
         pending = [*self._held, *pieces]
         stamps = self._stamps.of_all(pending)
-        heads = [each.events[0] if isinstance(each, StepLines) else each for each in pending]
+        heads = [each.event(0) if isinstance(each, StepLines) else each for each in pending]
         firsts = [stamp[0] if isinstance(stamp, list) else stamp for stamp in stamps]
         if self._clock.last is None and not self._begin(heads, firsts):
             self._held = heads  # no iteration line is among them, or the clock would have begun

@@ -178,7 +178,7 @@ class EvaluationThrottle:
             calm = self._pass_calm(lines, begin, due)
             if calm == due or self._odd_since_look + 1 > self._same_looks // _PATIENCE:
                 return calm
-            self.wants_line(lines.events[calm])  # odd, but assessed often enough
+            self.wants_line(lines.event(calm))  # odd, but assessed often enough
             begin = calm + 1
         return end
 
@@ -292,8 +292,6 @@ def _follow(usual: float | None, value: float | None) -> float | None:
 
 _SHARE = 0.02
 _FEW_LINES = 8
-_FEW_ALONE = 0.05
-"""Share of lines that are cheaper to decode one by one than all together."""
 _NO_LINES: Mapping[str, int] = MappingProxyType({})
 
 
@@ -325,15 +323,12 @@ class Player:
 
     def _observe_lines(self, placed: PlacedLines) -> None:
         """Like `observe` of each line, but skip many lines without effect at a time."""
-        events: Sequence[Iteration] = placed.lines.events
-        index, size, alone = 0, len(placed.lines), 0
-        while index < size:
+        index = 0
+        while index < len(placed.lines):
             done = self._pass_over(placed, index)
             if done == index:
-                alone += 1
-                if alone > _FEW_ALONE * size and not isinstance(events, list):
-                    events = list(events)
-                self.observe(Observed(placed.ats[index], placed.stream, events[index]))
+                line = placed.lines.event(index)
+                self.observe(Observed(placed.ats[index], placed.stream, line))
                 done += 1
             index = done
 

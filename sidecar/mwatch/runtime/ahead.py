@@ -9,12 +9,14 @@ when no more items are wanted; if this process is killed, it ends at its next it
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pickle
 import signal
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, BinaryIO, NoReturn, TypeVar
 
 from mwatch.errors import InputError
@@ -69,6 +71,8 @@ def _received(stream: BinaryIO) -> Iterator[Any]:
 def _make(items: Iterable[object], sink: int) -> NoReturn:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with suppress(OSError):  # a user may have used up all that is allowed
+            fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _BUFFER)  # a whole item fits in
         with open(sink, "wb", buffering=_BUFFER) as stream:
             for item in _ended(items):
                 pickle.dump(item, stream, pickle.HIGHEST_PROTOCOL)

@@ -46,7 +46,7 @@ def placed_lines(
     steady = Iteration(*[None] * len(Iteration._fields))  # type: ignore[arg-type]
     steady = steady._replace(flavour="megatron", file="trainer.log")
     numbers = list(range(1, count + 1))
-    lines = StepLines((), steady, numbers, [1] * count, numbers, None, losses, columns)
+    lines = StepLines(steady, numbers, [1] * count, numbers, None, losses, {}, columns)
     return PlacedLines("pod-0", [float(number) for number in numbers], lines)
 
 

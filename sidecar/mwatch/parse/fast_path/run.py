@@ -110,16 +110,17 @@ class LineRun(Sequence[Iteration]):
         """Return all lines as columns; None if only the slow way can read a value."""
         model = self._layout.model
         losses: dict[str, list[float]] = {}
+        extra: dict[str, list[float]] = {}
         varying: dict[str, list[float | int]] = {}
         steady: dict[str, object] = {}
         try:
             for index, slot in enumerate(self._layout.slots):
                 values = self._convert(index)
-                if slot.kind == "loss":
-                    losses[slot.name] = list(values)
-                elif slot.kind == "field" and isinstance(values, list):
+                if slot.kind != "field":
+                    (losses if slot.kind == "loss" else extra)[slot.name] = list(values)
+                elif isinstance(values, list):
                     varying[slot.name] = values
-                elif slot.kind == "field":
+                else:
                     steady[slot.name] = next(iter(values))
             is_stamped = model.timestamp is not None
             printed = stamps(self._rows.column(STAMP)) if is_stamped else None
@@ -131,8 +132,9 @@ class LineRun(Sequence[Iteration]):
         else:
             steady["total_iterations"] = int(totals.only)
         event = model._replace(**steady)  # type: ignore[arg-type]
+        numbers = self.numbers[: len(self)]
         return StepLines(
-            self, event, self._iterations, self._covers, self.numbers, printed, losses, varying
+            event, self._iterations, self._covers, numbers, printed, losses, extra, varying
         )
 
     def _convert(self, index: int) -> Iterable[float | int]:

@@ -36,9 +36,6 @@ class LineShape:
         self._copies = b""
         self._places: dict[int, list[int]] = {}
 
-    def __getstate__(self) -> dict[str, object]:
-        return vars(self) | {"_copies": b""}
-
     def is_of(self, line: bytes) -> bool:
         """Whether a line with these zeros also has the fixed digits, as in `mtp_1 loss`."""
         return all(line[place] == digit for place, digit in self._fixed)
