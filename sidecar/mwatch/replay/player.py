@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from operator import le, mul
 from types import MappingProxyType
 
@@ -83,13 +82,12 @@ def _calm(is_calm: Callable[[float, float], bool]) -> Calm:
 def _after(values: Values, usual: float, is_calm: Callable[[float, float], bool]) -> float | None:
     """The usual value after all of these, if even the largest is calm beside the least that the
     usual one can come to; None: unknown."""
-    kept = (1 - MEMORY) ** len(values)
-    learnt = sum(map(mul, values, _WEIGHTS[-len(values) :]))
-    if len(values) > _MANY_LINES or not math.isfinite(learnt):
-        return None
-    lowest = min(values)
+    kept, lowest = (1 - MEMORY) ** len(values), min(values)
     least = usual if lowest >= usual else lowest + kept * (usual - lowest)
-    return kept * usual + learnt if is_calm(max(values), least) else None
+    if len(values) > _MANY_LINES or not is_calm(max(values), least):
+        return None
+    known = kept * usual + sum(map(mul, values, _WEIGHTS[-len(values) :]))
+    return known if math.isfinite(known) else None
 
 
 calm_times = _calm(lambda value, usual: value <= SLOWER * usual)
@@ -166,8 +164,8 @@ class EvaluationThrottle:
         return self._since_look > _FEWEST and self._since_look > _SHARE * self._lines
 
     def copy(self) -> EvaluationThrottle:
-        other = copy(self)
-        other._usual = dict(self._usual)
+        other = EvaluationThrottle()
+        vars(other).update(vars(self), _usual=dict(self._usual))
         return other
 
     def pass_over(self, lines: StepLines, begin: int, end: int) -> int:
