@@ -183,11 +183,13 @@ class Calibration:
         is_number = math.isfinite(sum(seconds))  # min() and max() pass over a NaN
         return is_number and low > 0 and high <= min(low * ALIKE, _MAX_SECONDS)
 
-    def learn_steps(self, seconds: Sequence[float], iterations: Sequence[int]) -> None:
-        """Like `learn_step` of each line."""
+    def learn_steps(
+        self, seconds: Sequence[float], iterations: Sequence[int], *, is_alike: bool = False
+    ) -> None:
+        """Like `learn_step` of each line. `is_alike`: they are known to be `are_alike`."""
         if len(seconds) <= self.lines_until_update:
             self._learn_few(seconds, iterations)
-        elif self.are_alike(seconds):
+        elif is_alike or self.are_alike(seconds):
             self._learn_alike(seconds, iterations)
         else:
             for each, count in zip(seconds, iterations, strict=True):

@@ -70,8 +70,11 @@ def step_reported(job: Job, step: Step) -> None:
     calibration.learn(DeadlineSlot.TRAINING, all_of_it if is_disturbed else max(gap, all_of_it))
 
 
-def lines_reported(known: Calibration, lines: LineTimes, begin: int, end: int) -> None:
-    """Learn from some of the lines as `step_reported` does from each."""
+def lines_reported(
+    known: Calibration, lines: LineTimes, begin: int, end: int, *, is_alike: bool = False
+) -> None:
+    """Learn from some of the lines as `step_reported` does from each. `is_alike`: see
+    `Calibration.learn_steps`."""
     if begin == end:
         return
     seconds, new = lines.seconds[begin:end], lines.new[begin:end]
@@ -81,7 +84,7 @@ def lines_reported(known: Calibration, lines: LineTimes, begin: int, end: int) -
         chosen = [gap >= _CLOSE_SECONDS or not number % _EVERY for gap, number in numbered]
         seconds, new = list(compress(seconds, chosen)), list(compress(new, chosen))
         gaps, printed = list(compress(gaps, chosen)), list(compress(printed, chosen))
-    known.learn_steps(seconds, new)
+    known.learn_steps(seconds, new, is_alike=is_alike)
     known.learn_all(DeadlineSlot.TRAINING, list(map(max, gaps, printed)))
 
 

@@ -360,7 +360,7 @@ def _book_lines(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[in
             break
         if is_alike:
             count, is_odd = book_lines(job, rows, done, size)
-            calibration.lines_reported(known, rows, done, done + count)
+            calibration.lines_reported(known, rows, done, done + count, is_alike=True)
         else:
             calibration.lines_reported(known, rows, done, done + 1)
             together = known.lines_until_update if known.steps.is_full else 0
@@ -376,7 +376,7 @@ def _keep_pace(job: Job, lines: StepLines, begin: int, end: int) -> None:
     newest, before = printed[-1], printed[-2]
     pace.newest_seconds = newest
     pace.step_seconds = before if before and newest and before < newest else newest
-    most = max(*lines.covers[begin:end], pace.interval or 1)
+    most = max(max(lines.covers[begin:end]), pace.interval or 1)
     pace.interval = job.layout.log_interval or most
     pace.furthest = max(pace.furthest, lines.iterations[end - 1])
     books.open.phase_began = max(books.booked_at, job.attempt.phase_since)
