@@ -21,12 +21,12 @@ from mwatch.engine.engine import Assessment, Engine
 from mwatch.errors import InputError
 from mwatch.evidence.flight_files import gather
 from mwatch.model.decision import Action, Decision
-from mwatch.model.event import Error, PlacedLines
+from mwatch.model.event import Error
 from mwatch.model.finding import (
     Cause,
     Verdict,
 )
-from mwatch.model.job import Attempt, Job
+from mwatch.model.job import Attempt, Job, PlacedLines
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
 from mwatch.replay.flight_evidence import FlightEvidence
