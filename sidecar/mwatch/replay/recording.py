@@ -285,15 +285,15 @@ class Recording:
 
     def _pieces(self, stream: StreamPlan, progress: Progress | None) -> Iterator[Placed]:
         """A single large stream is read and placed by another process."""
-        told = self._told(stream)
+        updates = self._updates(stream)
         is_large = len(self.streams) == 1 and self._size > _LARGE
-        for known, placed in run_ahead(told) if is_large else told:
+        for known, placed in run_ahead(updates) if is_large else updates:
             vars(self).update(known)
             if progress:
                 progress(self._done, self._size)
             yield from placed
 
-    def _told(self, stream: StreamPlan) -> Iterator[tuple[dict[str, Any], list[Placed]]]:
+    def _updates(self, stream: StreamPlan) -> Iterator[tuple[dict[str, Any], list[Placed]]]:
         """What is placed after each piece of a file, and what is known of the files by then."""
         for placed in self._placed(stream):
             yield {"_done": self._done}, placed
