@@ -260,3 +260,14 @@ def test_a_restart_that_is_only_announced_does_not_hide_what_ended_the_attempt(
     assert judged(tmp_path, TRAINED, *BAD_INDEX, *announced)[0] is Cause.USER_ERROR
     again = [TRAINED, *BAD_INDEX, *announced, megatron_line(101)]
     assert judged(tmp_path, *again)[0] is not Cause.USER_ERROR
+
+
+CANCELLED = "slurmstepd: error: *** STEP 77.0 ON node-1 CANCELLED AT 2026-02-03T18:40:09 ***"
+
+
+def test_an_exception_of_a_step_that_slurm_had_ended_is_no_cause(tmp_path: Path) -> None:
+    ended = "srun: error: node-1: tasks 0-7: Terminated"
+    assert judged(tmp_path, TRAINED, CANCELLED, *BAD_INDEX, ended)[0] is Cause.KILLED
+    assert judged(tmp_path, TRAINED, *BAD_INDEX, CANCELLED, ended)[0] is Cause.USER_ERROR
+    failed = "srun: error: node-1: task 3: Exited with exit code 1"
+    assert judged(tmp_path, TRAINED, failed, CANCELLED, *BAD_INDEX)[0] is Cause.USER_ERROR

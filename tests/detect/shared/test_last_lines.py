@@ -152,6 +152,22 @@ def test_a_start_from_scratch_is_reported_only_if_there_was_a_checkpoint() -> No
     assert started_anew([(1, "Preparing to load checkpoint /c/last.pt"), (2, scratch)]) is None
 
 
+@pytest.mark.parametrize(
+    ("line", "is_model"),
+    [
+        ("WARNING: could not find the metadata file /nfs/models/q-8b/latest_train_state.pt", True),
+        ("Unable to find latest file at pretrained/neox-20b/latest, if trying to load", True),
+        ("Unable to find latest file at /data/llama-7b-hf/latest, if trying to load", True),
+        ("WARNING: could not find the metadata file /data/ckpt/345m/latest_iteration.txt", False),
+        ("Unable to find latest file at checkpoints/latest, if trying to load latest", False),
+    ],
+)
+def test_a_model_to_begin_with_that_is_missing_is_a_start_from_random(
+    line: str, is_model: bool
+) -> None:
+    assert (started_anew([(1, line), (2, "step 1")]) is not None) is is_model
+
+
 def test_a_count_in_brackets_is_progress() -> None:
     lines = [f"Epoch: [ 0] [{step:5d}/10000] d_loss {2 - step}" for step in range(4)]
     assert counted_until(enumerate(["Failed to find a checkpoint", *lines], 1)) == 4

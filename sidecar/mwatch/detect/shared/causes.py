@@ -269,6 +269,7 @@ _HUNG_TASK = "host-hung-task"
 MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node", "container-memory-limit"})
 _BY_ID = {id: cause for cause, ids in EXCEPTIONS.items() for id in ids}
 _SAME_TEXT = 40
+_STEP_CANCELLED = "slurm-step-cancelled"
 REPORTS = ("elastic", "launcher")
 """Kinds of errors by which a launcher reports an exit, most telling first."""
 
@@ -353,6 +354,18 @@ def names_a_setting(message: str) -> bool:
 def is_cascade(error: str | None, message: str = "") -> bool:
     """Raised because another process went away first, or only to pass on that something failed."""
     return _last_part(error) in _CASCADES or _PASSED_ON.search(message) is not None
+
+
+def is_after_cancel(
+    seen: ErrorSeen, faults: Iterable[FaultSeen], reports: Iterable[ErrorSeen]
+) -> bool:
+    """Slurm had ended the step by then, and no task had failed before that."""
+    file = seen.error.file
+    ended = (each.fault for each in faults if each.fault.id == _STEP_CANCELLED)
+    since = min((each.line for each in ended if each.file == file), default=None)
+    if since is None or seen.error.line < since:
+        return False
+    return all(each.error.line > since for each in reports if each.error.file == file)
 
 
 def cause_of_cascade(error: str | None, message: str) -> Cause:

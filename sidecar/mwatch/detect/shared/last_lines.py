@@ -53,6 +53,12 @@ _FROM_SCRATCH = re.compile(
     r"|random)\b|\bno (?:existing )?checkpoint found\b",
     re.I,
 )
+_NO_MODEL = re.compile(
+    r"(?:could not find the metadata file|Unable to find latest file at) "
+    r"(?:\S{0,300}/)?(?:\w{0,30}models?|pretrain\w{0,20}|hub|huggingface|[\w.-]{1,60}-hf)/",
+    re.I,
+)
+"""A model to begin with is not there; the folder of the run itself is empty at its start."""
 _LOOKED = re.compile(
     r"^(?:\S{0,80}[$#>] |\([\w-]{1,40}\) \S{1,80}[$#] )(?:\w+; ?)?(?:sudo )?"
     r"(?:nvidia-smi|rocm-smi|py-spy|gdb|strace|ps|top|htop)\b"
@@ -218,11 +224,12 @@ def nothing_learnt(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 
 def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """There was a checkpoint, and yet the training began without one."""
+    """There was a checkpoint, or a model to begin with was named, and yet the training began
+    without one."""
     had_one = False
     for number, line in lines:
         text = line[:MAX_LINE]
-        if had_one and _FROM_SCRATCH.search(text):
+        if (had_one and _FROM_SCRATCH.search(text)) or _NO_MODEL.search(text):
             return Complaint(Cause.STARTED_FROM_RANDOM, number, line.strip())
         had_one = had_one or _HAD_ONE.search(text) is not None
     return None

@@ -115,8 +115,6 @@ _NAN = re.compile(
     re.I,
 )
 """Words of a trainer that gives up because of its numbers."""
-
-
 _JUMPED = re.compile(
     r"\b(?:loss|grad(?:ient)?s?(?:[ _]norm)?)\b.{0,30}\b(?:spik|explod|diverg)\w{1,5}\b"
     r"|\btraining (?:has )?diverged\b",
@@ -310,9 +308,8 @@ class _Seen:
             error = min(self._tracebacks(), key=self._order, default=None)
             if error is not None:
                 return self._of_error(error)
-            return RootCause(
-                self._cause_of_generic(fault.fault), fault.at, fault, self._report, confidence=0.6
-            )
+            cause = self._cause_of_generic(fault.fault)
+            return RootCause(cause, fault.at, fault, self._report, confidence=0.6)
         if fault is not None and (error is None or self._order(fault) <= self._order(error)):
             return self._of_fault(fault)
         if error is None:
@@ -416,7 +413,10 @@ class _Seen:
         """Those with a name, without those that another process caused."""
         raised = (seen for seen in self._errors if seen.error.kind in _RAISED and seen.error.error)
         return [
-            seen for seen in raised if not causes.is_cascade(seen.error.error, seen.error.message)
+            seen
+            for seen in raised
+            if not causes.is_cascade(seen.error.error, seen.error.message)
+            and not causes.is_after_cancel(seen, self._faults, self._reports)
         ]
 
     @staticmethod
