@@ -35,14 +35,14 @@ def test_when_observing_nothing_was_chosen(tmp_path: Path) -> None:
 def test_bad_numbers_are_found_once_reported_and_decided_on(tmp_path: Path) -> None:
     with watching(tmp_path) as watched:
         watched.start(1)
-        watched.say(WORLD, READY, *good(*range(1, 7)), *bad(7, 8))
+        watched.say(WORLD, READY, *good(*range(1, 61)), *bad(61, 62))
         assert [each.cause for each in watched.view.of("found")] == [Cause.NAN]
         decision = watched.watch.look_closely().decision
         assert decision.action is Action.RESTART
-        watched.say(*bad(*range(9, 21)))
+        watched.say(*bad(*range(63, 75)))
         assert watched.watch.is_due(watched.watch.look().decision)
     (record,) = records(watched)
-    assert record["first_bad_iteration"] == 7
+    assert record["first_bad_iteration"] == 61
 
 
 def test_what_is_found_after_an_action_is_its_echo(tmp_path: Path) -> None:
@@ -71,12 +71,12 @@ def test_an_end_that_no_wrapper_wrote_is_reported_all_the_same(tmp_path: Path) -
 def test_an_incident_counts_once_and_is_in_the_story_with_its_evidence(tmp_path: Path) -> None:
     with watching(tmp_path) as watched:
         watched.start(1)
-        watched.say(WORLD, READY, *good(*range(1, 7)), *bad(*range(7, 21)))
+        watched.say(WORLD, READY, *good(*range(1, 61)), *bad(*range(61, 75)))
         decision = watched.watch.look().decision
         watched.watch.keeper.collect_evidence_before_restart(decision)
         watched.watch.enacted(decision)
-        watched.start(2, resume_from=6)
-        watched.say(READY, *good(*range(7, 23)))
+        watched.start(2, resume_from=60)
+        watched.say(READY, *good(*range(61, 77)))
         (snapshot,) = watched.metrics.snapshots()
         counts = {
             (cause.value, action.value): n for (cause, action), n in snapshot.incidents.items()
@@ -85,7 +85,7 @@ def test_an_incident_counts_once_and_is_in_the_story_with_its_evidence(tmp_path:
     story = story_json.read(watched.folder.story)
     assert story.is_over
     (incident,) = story.incidents
-    printed = {each.strip() for each in (*good(6), *bad(*range(7, 21)))}
+    printed = {each.strip() for each in (*good(60), *bad(*range(61, 75)))}
     quoted = [each.text for each in incident.voices[0].evidence]
     assert quoted and printed.issuperset(quoted), "as they were printed"
     assert any(each.path.endswith("/attempt.json") for each in incident.files)
