@@ -271,3 +271,35 @@ def test_an_exception_of_a_step_that_slurm_had_ended_is_no_cause(tmp_path: Path)
     assert judged(tmp_path, TRAINED, *BAD_INDEX, CANCELLED, ended)[0] is Cause.USER_ERROR
     failed = "srun: error: node-1: task 3: Exited with exit code 1"
     assert judged(tmp_path, TRAINED, failed, CANCELLED, *BAD_INDEX)[0] is Cause.USER_ERROR
+
+
+SEGFAULT = "Segmentation fault (core dumped)"
+
+
+def test_a_crash_after_a_watchdog_gave_up_is_not_the_cause(tmp_path: Path) -> None:
+    assert judged(tmp_path, TRAINED, TIMEOUT, SEGFAULT)[0] is Cause.HANG
+    assert judged(tmp_path, TRAINED, SEGFAULT, TIMEOUT)[0] is Cause.CRASH
+
+
+def test_the_header_of_ray_does_not_hide_the_exception_below_it(tmp_path: Path) -> None:
+    header = "ray.exceptions.RayTaskError(RuntimeError): ray::Worker.step() (pid=18, ip=10.2.4.7)"
+    raised = "(Worker pid=18) RuntimeError: op.default: got mixed torch.Tensor and DTensor"
+    assert judged(tmp_path, header, raised)[0] is Cause.USER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("path", "cause"),
+    [
+        ("/data/enron/enron_text_document.idx", Cause.DATA),
+        ("/opt/lib/fused_kernels/build/lock", Cause.USER_ERROR),
+        ("/ckpt/iter_0002000/common.pt", Cause.CHECKPOINT),
+    ],
+)
+def test_whose_a_missing_file_is_shows_in_its_path(tmp_path: Path, path: str, cause: Cause) -> None:
+    error = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
+    assert judged(tmp_path, RAISED, *frame("main"), error)[0] is cause
+
+
+def test_a_harmless_line_at_the_end_of_a_log_is_no_complaint(tmp_path: Path) -> None:
+    notice = "Invalidate trace cache @ step 10: expected module 11, but got module 19"
+    assert judged(tmp_path, "***** Running training *****", notice)[0] is Cause.UNKNOWN

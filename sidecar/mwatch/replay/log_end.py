@@ -15,6 +15,7 @@ lines do (`detect.shared.words`, `detect.shared.last_lines`). Words alone are ne
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
@@ -35,7 +36,7 @@ from mwatch.detect.shared.last_lines import (
 )
 from mwatch.detect.shared.words import Complaint, is_pod_row, worst_complaint
 from mwatch.engine.engine import Assessment, Engine
-from mwatch.model.event import Arguments, Checkpoint, Event, Iteration, Phase, Validation
+from mwatch.model.event import Arguments, Checkpoint, Event, Fault, Iteration, Phase, Validation
 from mwatch.model.fault import Role
 from mwatch.model.finding import LOG_END, Cause, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, ErrorSeen
@@ -47,6 +48,7 @@ LAST_LINES = 200
 
 
 _QUOTED = 160
+_MOST_BENIGN = 4096  # the last lines of many files
 _CTRL_C = "^C"  # before any progress: somebody lost patience
 _BY_WORDS = 0.4
 _WAITS = re.compile(r"\bFile \"[^\"]{0,300}torch/distributed/[^\"]{1,200}\", line \d+, in ")
@@ -70,11 +72,14 @@ class LogEnd:
         self._progress: dict[str, int] = {}
         self._with_steps: set[str] = set()
         self._harmless: set[tuple[str, int]] = set()
+        self._benign: deque[tuple[str, int]] = deque(maxlen=_MOST_BENIGN)
 
     def note(self, what: Event | Observation) -> None:
         """Other ranks may still print that they start while one of them fails."""
         if isinstance(what, Phase) and what.name == "starting":
             return
+        if isinstance(what, Fault) and what.role == Role.BENIGN:
+            self._benign.append((what.file, what.line))
         if isinstance(what, Checkpoint) and what.edge != "end":
             return
         if isinstance(what, Iteration | Validation | Arguments | Phase | Checkpoint):
@@ -123,11 +128,7 @@ class LogEnd:
             return None
         if lead is not None and not is_unexplained(engine.job, lead):
             return found
-        harmless = self._harmless | {
-            (each.fault.file, each.fault.line)
-            for each in attempt.faults
-            if each.fault.role == Role.BENIGN
-        }
+        harmless = self._harmless.union(self._benign)
         return self.by_words(tails, line_counts, lead, harmless) or found
 
     def by_words(

@@ -67,7 +67,8 @@ _PASSED_ON = re.compile(
     r"|is detected by the operating system|[Ss]ee (?:the )?(?:root cause|stack trace) .{0,10}above"
     r"|\b[Tt]raining has failed after \d|inspect the previous error messages"
     r"|NPU (?:function )?error\b.{0,80}error code is \d"
-    r"|operation failed in the TorchScript interpreter|\bremote (?:actor )?call (?:has )?failed\b"
+    r"|^ray::\w|operation failed in the TorchScript interpreter"
+    r"|\bremote (?:actor )?call (?:has )?failed\b"
 )
 _NAMES = frozenset(
     {
@@ -269,6 +270,12 @@ _HUNG_TASK = "host-hung-task"
 MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node", "container-memory-limit"})
 _BY_ID = {id: cause for cause, ids in EXCEPTIONS.items() for id in ids}
 _SAME_TEXT = 40
+_NOT_THERE = "data-file-not-found"
+_OF_DATA = re.compile(
+    r"data|corpus|shard|indexmap|manifest|index|bucket"
+    r"|\.(?:bin|idx|npy|jsonl?|parquet|arrow|mds|tar|txt|csv|wav|flac|zst|gz)\b",
+    re.I,
+)
 _STEP_CANCELLED = "slurm-step-cancelled"
 REPORTS = ("elastic", "launcher")
 """Kinds of errors by which a launcher reports an exit, most telling first."""
@@ -292,6 +299,11 @@ def is_of_a_fork(seen: FaultSeen, faults: Iterable[FaultSeen]) -> bool:
 def is_of_a_loader(faults: Iterable[FaultSeen]) -> bool:
     """A file was read by a worker of a data loader: it is no checkpoint."""
     return any(each.fault.id in _LOADER_DIED for each in faults)
+
+
+def is_missing_file_of_no_data(seen: FaultSeen) -> bool:
+    """A file that is not there, and whose path does not look like one of a dataset."""
+    return seen.fault.id == _NOT_THERE and not _OF_DATA.search(seen.fault.text)
 
 
 def is_without_memory(seen: FaultSeen, faults: Iterable[FaultSeen]) -> bool:

@@ -55,10 +55,11 @@ _FROM_SCRATCH = re.compile(
 )
 _NO_MODEL = re.compile(
     r"(?:could not find the metadata file|Unable to find latest file at) "
-    r"(?:\S{0,300}/)?(?:\w{0,30}models?|pretrain\w{0,20}|hub|huggingface|[\w.-]{1,60}-hf)/",
+    r"(?:\S{0,300}/)?(?:\w{0,30}models?|pretrain\w{0,20}|hub|huggingface|[\w.-]{1,60}-hf)/"
+    r"|No checkpoint file exists at `resume_from_checkpoint`",
     re.I,
 )
-"""A model to begin with is not there; the folder of the run itself is empty at its start."""
+"""What it was to begin with is not there; the folder of the run itself is empty at its start."""
 _LOOKED = re.compile(
     r"^(?:\S{0,80}[$#>] |\([\w-]{1,40}\) \S{1,80}[$#] )(?:\w+; ?)?(?:sudo )?"
     r"(?:nvidia-smi|rocm-smi|py-spy|gdb|strace|ps|top|htop)\b"
@@ -87,7 +88,8 @@ _FEW = 3  # lines, counts of a bar or rates; of the last two each
 _MUCH_SLOWER = 2.5  # times as slow as each of as many before
 _DONE = re.compile(
     r"\b(?:epochs|steps|iterations|training) (?:are |is |was |has )?"
-    r"(?:completed?|completes|finished|done|over)\b",
+    r"(?:completed?|completes|finished|done|over)\b"
+    r"|\btraining ends\b|\btrained model has been saved\b",
     re.I,
 )
 _EXIT_ZERO = re.compile(

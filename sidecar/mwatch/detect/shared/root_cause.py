@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from mwatch.detect.shared import causes
+from mwatch.detect.shared import causes, words
 from mwatch.detect.shared.causes import REPORTS, cause_of, explains
 from mwatch.detect.shared.stall import Mismatch, out_of_step
 from mwatch.model.event import Error, Fault
@@ -92,8 +92,7 @@ _EXPLAINED = (
     (frozenset({"k8s-preempted"}), frozenset({"k8s-quota-exceeded", "k8s-unschedulable"})),
 )
 """What explains other faults that are printed beside it, and those."""
-_GRACE_LINES = 200
-_LATE_LINES = 40
+_GRACE_LINES, _LATE_LINES = 200, 40
 _DATA_CODE = re.compile(
     r"indexed_dataset|gpt_dataset|manifest\.py|blended_|/streaming/base/|webdataset|/datasets?/|[Dd]ataset\.py"
     r"|data_?loader\.py|sample_idx|shuffle_idx|doc_idx"
@@ -107,19 +106,9 @@ _DECODING = re.compile(
     r"DecodeError|EOFError|BadZipFile|BadGzipFile|UnpicklingError|zlib\.error|LZMAError|ArrowInvalid"
     r"|ReadError|UnidentifiedImageError"
 )
-_NAN = re.compile(
-    r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)|\bnan loss\b|\bnon-?finite\b"
-    r"|\b(?:loss|grad(?:ient)?s?|norm|logits|weights|outputs?|activations?)\b.{0,40}"
-    r"\b(?:nan|inf|infinite|not finite)\b"
-    r"|\b(?:nan|inf|infinite)s?\b.{0,30}\b(?:detected|encountered|found|loss|grad(?:ient)?s?)\b",
-    re.I,
-)
-"""Words of a trainer that gives up because of its numbers."""
-_JUMPED = re.compile(
-    r"\b(?:loss|grad(?:ient)?s?(?:[ _]norm)?)\b.{0,30}\b(?:spik|explod|diverg)\w{1,5}\b"
-    r"|\btraining (?:has )?diverged\b",
-    re.I,
-)
+_WAITED = frozenset({"collective-timeout", "gloo-timeout", "hccl-timeout"})
+_SEGFAULTS = frozenset({"process-segfault", "process-segfault-nccl"})
+"""What a watchdog may cause when it ends a process that waited in vain."""
 
 
 class RootCause(NamedTuple):
@@ -180,8 +169,8 @@ def _grace_lines(what: Fault | Error) -> int:
 
 
 def _is_undefined(seen: FaultSeen) -> bool:
-    words = _UNDEFINED.get(seen.fault.id)
-    return words is not None and words.search(seen.fault.text) is not None
+    form = _UNDEFINED.get(seen.fault.id)
+    return form is not None and form.search(seen.fault.text) is not None
 
 
 class _Seen:
@@ -324,8 +313,8 @@ class _Seen:
 
     def _cause_of_generic(self, fault: Fault) -> Cause:
         """A torn or quoted assertion has its message, but no traceback."""
-        if _NAN.search(fault.text):
-            return Cause.NAN
+        if numbers := words.cause_of_numbers(fault.text):
+            return numbers
         if fault.id != "assertion-failed" or self._has_trained:
             return Cause.CRASH
         message = fault.text.rpartition("AssertionError")[2].lstrip(": ")
@@ -340,7 +329,8 @@ class _Seen:
         if seen.fault.id == _INTERRUPT and not self._has_trained and raised is not None:
             cause = Cause.HANG if raised.error.during in _STUCK else cause
         is_first_try = seen.fault.id == _ASSERTION and not self._has_trained
-        if causes.is_of_a_fork(seen, self._faults) or is_first_try:
+        is_other_file = not is_shard and causes.is_missing_file_of_no_data(seen)
+        if causes.is_of_a_fork(seen, self._faults) or is_first_try or is_other_file:
             cause = Cause.USER_ERROR
         if cause is Cause.CHECKPOINT and causes.is_of_a_loader(self._faults):
             cause = Cause.DATA
@@ -356,10 +346,8 @@ class _Seen:
 
     def _of_error(self, seen: ErrorSeen) -> RootCause:
         name, message = seen.error.error, seen.error.message
-        if _NAN.search(message):
-            return RootCause(Cause.NAN, seen.at, error=seen)
-        if _JUMPED.search(message):
-            return RootCause(Cause.LOSS_SPIKE, seen.at, error=seen)
+        if numbers := words.cause_of_numbers(message):
+            return RootCause(numbers, seen.at, error=seen)
         if self._was_loading or (seen.error.during == "load" and not self._has_trained):
             return RootCause(causes.cause_of_load_error(name, message), seen.at, error=seen)
         has_worked = self._has_saved if seen.error.during == "save" else self._has_trained
@@ -393,6 +381,10 @@ class _Seen:
         if causes.ran_out_of_memory(self._faults):
             # Peers of who was killed see that the path is gone.
             roots = [seen for seen in roots if seen.entry and seen.entry.blame is not Blame.FABRIC]
+        waited = [self._order(seen) for seen in self._faults if seen.fault.id in _WAITED]
+        if waited:
+            early = [seen for seen in roots if self._order(seen) < min(waited)]
+            roots = [seen for seen in roots if seen in early or seen.fault.id not in _SEGFAULTS]
         if any(map(_is_undefined, roots)) and self._first_cascade():
             return [seen for seen in roots if not _is_undefined(seen)]
         return roots

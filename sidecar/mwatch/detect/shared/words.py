@@ -62,6 +62,27 @@ class _Family(NamedTuple):
     pattern: str
 
 
+_NOT_FINITE = re.compile(
+    r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)|\bnan loss\b|\bnon-?finite\b"
+    r"|\b(?:loss|grad(?:ient)?s?|norm|logits|weights|outputs?|activations?)\b.{0,40}"
+    r"\b(?:nan|inf|infinite|not finite)\b"
+    r"|\b(?:nan|inf|infinite)s?\b.{0,30}\b(?:detected|encountered|found|loss|grad(?:ient)?s?)\b",
+    re.I,
+)
+_JUMPED = re.compile(
+    r"\b(?:loss|grad(?:ient)?s?(?:[ _]norm)?)\b.{0,30}\b(?:spik|explod|diverg)\w{1,5}\b"
+    r"|\btraining (?:has )?diverged\b",
+    re.I,
+)
+
+
+def cause_of_numbers(text: str) -> Cause | None:
+    """A trainer gives up because of its loss or gradient; None: it does not say so."""
+    if _NOT_FINITE.search(text):
+        return Cause.NAN
+    return Cause.LOSS_SPIKE if _JUMPED.search(text) else None
+
+
 def _family(tier: int, cause: Cause, *parts: str) -> _Family:
     return _Family(tier, cause, "|".join(parts))
 
