@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
 import signal
 from collections.abc import Iterator
 
 import pytest
 
 from mwatch.errors import InputError
-from mwatch.runtime.ahead import run_ahead
+from mwatch.runtime.ahead import _received, run_ahead
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +81,12 @@ def test_a_process_that_was_killed_is_reported() -> None:
 
     with pytest.raises(InputError, match="was killed"):
         list(run_ahead(killed()))
+
+
+def test_a_process_that_was_killed_within_an_item_is_reported() -> None:
+    cut = io.BytesIO(pickle.dumps(bytes(100))[:50])
+    with pytest.raises(InputError, match="was killed"):
+        list(_received(cut))
 
 
 def test_with_one_core_or_without_a_process_we_make_them(monkeypatch: pytest.MonkeyPatch) -> None:

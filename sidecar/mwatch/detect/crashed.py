@@ -27,7 +27,7 @@ from mwatch.detect.shared.causes import (
 )
 from mwatch.detect.shared.culprit import absent_suspect, culprit
 from mwatch.detect.shared.evidence import of_error, of_fault, of_frame, of_gone, place_of_error
-from mwatch.detect.shared.root_cause import RootCause, root_cause
+from mwatch.detect.shared.root_cause import TIMEOUTS, RootCause, root_cause
 from mwatch.detect.shared.stall import stood_still_before
 from mwatch.model.event import ASKED_EXITS, Error
 from mwatch.model.fault import Blame, CatalogueEntry, RestartHelps, Role
@@ -68,7 +68,6 @@ _FINGERPRINT_WORDS = 8
 _UNPROVEN = 0.6  # confidence in a cause where only the end of a log shows the end of a run
 _LOSES_RESULT = (Cause.CHECKPOINT, Cause.OOM, Cause.STORAGE)
 """Causes of a last save that failed."""
-_TIMEOUTS = frozenset({"collective-timeout", "gloo-timeout", "hccl-timeout"})
 _ANOTHER_DIED = re.compile(r"\b(?:RayActor|ActorDied|WorkerCrashed|NodeDied|OutOfMemory)Error$")
 """A worker was lost, so the bar that was full is one of several."""
 _MISMATCH = "collective-mismatch"
@@ -289,9 +288,7 @@ def _loses_result(job: Job, root: RootCause) -> bool:
     if any(each.attempt == attempt.number for each in ends):
         return False
     if root.cause is Cause.HANG:
-        return any(
-            seen.fault.id in _TIMEOUTS and _is_last(attempt, seen) for seen in attempt.faults
-        )
+        return any(seen.fault.id in TIMEOUTS and _is_last(attempt, seen) for seen in attempt.faults)
     if root.error is None:
         return False
     if root.error.error.error and _ANOTHER_DIED.search(root.error.error.error):

@@ -62,7 +62,7 @@ def _received(stream: BinaryIO) -> Iterator[Any]:
     try:
         while not isinstance(item := pickle.load(stream), _End):
             yield item
-    except EOFError:
+    except (EOFError, pickle.UnpicklingError):  # before an item, or within one
         raise InputError("the process that read the log was killed; is memory short?") from None
     if item.error is not None:
         raise item.error

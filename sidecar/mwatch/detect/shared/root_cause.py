@@ -106,7 +106,7 @@ _DECODING = re.compile(
     r"DecodeError|EOFError|BadZipFile|BadGzipFile|UnpicklingError|zlib\.error|LZMAError|ArrowInvalid"
     r"|ReadError|UnidentifiedImageError"
 )
-_WAITED = frozenset({"collective-timeout", "gloo-timeout", "hccl-timeout"})
+TIMEOUTS = frozenset({"collective-timeout", "gloo-timeout", "hccl-timeout"})
 _SEGFAULTS = frozenset({"process-segfault", "process-segfault-nccl"})
 """What a watchdog may cause when it ends a process that waited in vain."""
 
@@ -381,10 +381,9 @@ class _Seen:
         if causes.ran_out_of_memory(self._faults):
             # Peers of who was killed see that the path is gone.
             roots = [seen for seen in roots if seen.entry and seen.entry.blame is not Blame.FABRIC]
-        waited = [self._order(seen) for seen in self._faults if seen.fault.id in _WAITED]
-        if waited:
-            early = [seen for seen in roots if self._order(seen) < min(waited)]
-            roots = [seen for seen in roots if seen in early or seen.fault.id not in _SEGFAULTS]
+        timeouts = (self._order(seen) for seen in self._faults if seen.fault.id in TIMEOUTS)
+        if first := min(timeouts, default=None):
+            roots = [s for s in roots if s.fault.id not in _SEGFAULTS or self._order(s) < first]
         if any(map(_is_undefined, roots)) and self._first_cascade():
             return [seen for seen in roots if not _is_undefined(seen)]
         return roots
