@@ -61,9 +61,12 @@ def test_an_asynchronous_save_is_complete_later_than_it_is_queued(
 ) -> None:
     job = train("--train-iters 6 --save-interval 2 --async-save --log-progress")
     assert job.wait() == [0, 0]
-    texts = ["saving checkpoint at", "scheduled an async checkpoint save at", "saved checkpoint"]
-    found = re.findall("|".join(texts), job.log(0))
-    assert found == texts * 3
+    stages = ["saving", "scheduled an async", "successfully saved"]
+    printed = re.findall(rf"({'|'.join(stages)}) checkpoint .*?iteration +(\d+) ", job.log(0))
+    # A slow writer may end after the next save has begun: only each save has its order.
+    assert len(printed) == 3 * len(stages)
+    for iteration in ("2", "4", "6"):
+        assert [stage for stage, at in printed if at == iteration] == stages
     progress = (tmp_path / "ck" / "progress.txt").read_text()
     assert progress.count("Saving async checkpoint") == progress.count("Saved async") == 3
 
