@@ -296,7 +296,13 @@ def _loses_result(job: Job, root: RootCause) -> bool:
     if root.cause is Cause.KILLED:  # launchers end by SIGTERM what has nothing left to do
         code = plain(root.error.error.exit_code, root.error.error.signal)
         return root.error.error.kind in REPORTS and signal_of(code) == _SIGKILL
+    if root.cause in _OF_ALL_RANKS and any(_is_failure(seen.error) for seen in attempt.errors):
+        return True
     return root.cause in _LOSES_RESULT or root.error.error.during in ("save", "load")
+
+
+def _is_failure(error: Error) -> bool:
+    return error.kind in REPORTS and bool(error.exit_code)
 
 
 def _finding(job: Job, root: RootCause, has_proof: bool, is_emergency: bool) -> Finding:
