@@ -129,7 +129,7 @@ def test_nothing_is_done_on_a_stale_view(access: Access, namespace: str) -> None
     def is_held() -> bool:
         controller.lease.turn()
         controller.manager.look([watch], controller.clock())
-        return controller.manager.state(KEY).held_by == "stale_sight"
+        return controller.manager.state(KEY).held_by == "stale_view"
 
     for age in (None, 31.0):
         watch.view_age_seconds = age

@@ -241,7 +241,7 @@ class HeldBy(StrEnum):
     COMMON_CAUSE = "common_cause"
     BREAKER = "breaker"
     NOT_LEADER = "not_leader"
-    STALE_VIEW = "stale_sight"
+    STALE_VIEW = "stale_view"
     LEDGER = "ledger"
     CLUSTER = "cluster"
     PODS = "pods"

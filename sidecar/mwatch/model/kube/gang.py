@@ -43,7 +43,7 @@ class Reason(StrEnum):
     FINISHED = "finished"
     DELETING = "deleting"
     MANAGED_ELSEWHERE = "managed-elsewhere"
-    STALE_VIEW = "stale-sight"
+    STALE_VIEW = "stale-view"
     NO_PODS = "no-pods"
     SECOND_ACTOR = "second-actor"
     QUEUED = "queued"
