@@ -46,6 +46,7 @@ def judged(folder: Path, *lines: str) -> tuple[Cause, Action]:
         ([LAST, RAISED, *frame("save_model"), "EOFError"], Cause.CRASH),
         ([LAST, RAISED, *frame("write_preloaded_data_multiproc"), "EOFError"], Cause.CRASH),
         ([LAST, RAISED, *frame("_save"), "ValueError: tensors share memory"], Cause.USER_ERROR),
+        ([LAST, RAISED, *frame("export"), "ValueError: no such format"], Cause.USER_ERROR),
         ([LAST, RAISED, *frame("finish"), "ValueError: the run is over"], Cause.FINISHED),
         ([LAST, RAISED, *frame("main"), "BrokenPipeError: [Errno 32] Broken"], Cause.FINISHED),
     ],

@@ -115,6 +115,11 @@ def test_nobody_is_done_far_from_the_end() -> None:
     assert story.job.attempt.is_done
 
 
+def test_who_goes_on_is_not_done_whatever_was_printed() -> None:
+    story = Story().says(DONE).trains(1, 2, 3, total=100)
+    assert not story.job.attempt.is_done
+
+
 def test_a_dead_pod_ends_the_gang() -> None:
     story = Story().trains(1).says("", stream="pod-1").sees(ProcessExit(137, "SIGKILL", None))
     assert phase(story) is JobPhase.ENDED

@@ -282,7 +282,7 @@ def _is_by_hand(root: RootCause) -> bool:
 
 
 def _loses_result(job: Job, root: RootCause) -> bool:
-    """The ranks do not meet, or the last save fails. Other errors at the end hurt nobody."""
+    """The ranks do not meet, or a save or an export fails. Errors of closing hurt nobody."""
     attempt = job.attempt
     ends = (each for each in job.checkpoints.values() if each.iteration == attempt.iteration)
     if any(each.attempt == attempt.number for each in ends):
@@ -296,13 +296,10 @@ def _loses_result(job: Job, root: RootCause) -> bool:
     if root.cause is Cause.KILLED:  # launchers end by SIGTERM what has nothing left to do
         code = plain(root.error.error.exit_code, root.error.error.signal)
         return root.error.error.kind in REPORTS and signal_of(code) == _SIGKILL
-    if root.cause in _OF_ALL_RANKS and any(_is_failure(seen.error) for seen in attempt.errors):
+    during = root.error.error.during
+    if root.cause in _OF_ALL_RANKS and during != "close":
         return True
-    return root.cause in _LOSES_RESULT or root.error.error.during in ("save", "load")
-
-
-def _is_failure(error: Error) -> bool:
-    return error.kind in REPORTS and bool(error.exit_code)
+    return root.cause in _LOSES_RESULT or during in ("save", "load")
 
 
 def _finding(job: Job, root: RootCause, has_proof: bool, is_emergency: bool) -> Finding:

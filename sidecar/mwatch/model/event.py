@@ -124,8 +124,8 @@ class Error(NamedTuple):
     `exception` is an exception without the head of its traceback. `rank` is the rank that failed
     first, if the text has it. `where` is the last frame in the user's code, or the last one.
     `during` is what the trainer was doing, by the functions in a traceback: `load`, `save`,
-    `evaluate`, `data`, `build` (a kernel), `meet` (the other ranks) or `step`. `line` is the first
-    line of a block; the exception itself and the frame have line numbers of their own.
+    `evaluate`, `data`, `build` (a kernel), `meet` (the other ranks), `step` or `close`. `line` is
+    the first line of a block; the exception itself and the frame have line numbers of their own.
     """
 
     kind: Literal["traceback", "exception", "elastic", "restart", "launcher"]

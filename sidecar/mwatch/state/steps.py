@@ -157,6 +157,10 @@ def advance(job: Job, at: float, iteration: int) -> None:
     total = job.layout.total_iterations
     if total is not None and iteration >= total:
         attempt.is_done = True
+    elif (
+        attempt.is_done and total is not None and total - iteration > (job.layout.log_interval or 1)
+    ):
+        attempt.is_done = False  # it printed that it was done, and goes on
 
 
 _TRAINING = frozenset({"training", "collective", "data", "compute"})

@@ -31,6 +31,8 @@ def judged(*lines: str) -> Cause | None:
         ("  Warning  FailedMount  3m  kubelet  volume data: exit status 32", Cause.VOLUME),
         ("cloud-agent: spot machine is being reclaimed", Cause.PREEMPTED),
         ("error: no answer from stage 3 for 900 s: stuck in send", Cause.HANG),
+        ("[rank3] STALL: no progress since step 537 for 60 s", Cause.HANG),
+        ('Error from server: unknown field "spec.template.imagePullPolicy"', Cause.USER_ERROR),
         ("panic: index out of step", Cause.CRASH),
     ],
 )
@@ -51,6 +53,7 @@ def test_a_complaint_has_the_cause_of_its_words(line: str, cause: Cause) -> None
         "retrying the download: timed out",
         "errors: 0",
         "step 30 done",
+        "No resources found in default namespace.",
     ],
 )
 def test_a_notice_is_no_complaint(line: str) -> None:

@@ -33,7 +33,8 @@ _CHECKPOINT_FILE = re.compile(
     r"|/(?:optimizer|scheduler|scaler)(?:_\d{1,7})?\.(?:pt|bin)\b|/trainer_state\.json|\.ckpt\b"
 )
 """Files and folders of checkpoints of many trainers."""
-_GENERIC = frozenset({"assertion-failed", "te-assertion", "cuda-unknown-error"})
+_REFUSALS = frozenset({"assertion-failed", "te-assertion"})
+_GENERIC = _REFUSALS | {"cuda-unknown-error"}
 _VAGUE = _GENERIC | {
     "checkpoint-load-exit-zero", "container-not-started", "cuda-no-gpu-visible"
 }  # fmt: skip
@@ -90,6 +91,7 @@ _EXPLAINED = (
     (_RECLAIMED, _NODE_GONE),
     (frozenset({"k8s-evicted-disk"}), frozenset({"k8s-evicted"})),
     (frozenset({"k8s-preempted"}), frozenset({"k8s-quota-exceeded", "k8s-unschedulable"})),
+    (frozenset({"container-refused-by-kernel"}), frozenset({"container-image-failed"})),
 )
 """What explains other faults that are printed beside it, and those."""
 _GRACE_LINES, _LATE_LINES = 200, 40
@@ -315,7 +317,7 @@ class _Seen:
         """A torn or quoted assertion has its message, but no traceback."""
         if numbers := words.cause_of_numbers(fault.text):
             return numbers
-        if fault.id != "assertion-failed" or self._has_trained:
+        if fault.id not in _REFUSALS or self._has_trained:
             return Cause.CRASH
         message = fault.text.rpartition("AssertionError")[2].lstrip(": ")
         return causes.cause_of_error("AssertionError", message, has_worked=False)

@@ -25,7 +25,7 @@ COMPLAINS = re.compile(
     r"|unreachable|unresponsive|stuck|hang|hung|exceed|insufficient|unschedul|not ready"
     r"|notready|unhealthy|BackOff|shut ?down|dead|ECC|Xid|corrupt|warning +[A-Z]\w+ "
     r"|NCCL WARN|out of memory|oom|fault|terminat|drain|\bdown\b|interrupt|waiting for"
-    r"|pending|not enough|exhaust|fallen|unavailable|mismatch|OutOf[a-z]",
+    r"|pending|not enough|exhaust|fallen|unavailable|mismatch|OutOf[a-z]|no progress|\bstall",
     re.I,
 )
 _MILD = re.compile(
@@ -132,7 +132,7 @@ _FAMILIES = (
         r"\b\d+/\d+ nodes? (?:are|is) (?:available|unavailable)",
         r"insufficient (?:cpu|memory|resources?|quota|capacity|gpus?|[\w./-]+/[\w.-]*gpu|rdma)",
         r"exceeded quota|quota exceeded", r"untolerated taint",
-        r"\b(?:not enough|no) (?:\w+ ){0,3}(?:nodes?|gpus?|resources|capacity) (?:are "
+        r"\b(?:not enough|no) (?:\w+ ){0,3}(?:nodes?|gpus?|resources|capacity) (?!found\b)(?:are "
         r"|is )?(?:available|free|left)?",
         r"(?<!queued and )\bwaiting for (?:\w+ ){0,3}(?:resources|quota|capacity|gpus|gang)\b",
         r"\b(?:resource|flavor|quota)\b(?! temporarily).{0,60}\b(?:unavailable|insufficient"
@@ -143,7 +143,8 @@ _FAMILIES = (
     _family(
         1,
         Cause.IMAGE,
-        r"ErrImage|ImagePull|InvalidImageName", r"(?:failed|unable) to pull (?:and unpack )?image",
+        r"ErrImage|ImagePull(?!Policy|Secret)|InvalidImageName",
+        r"(?:failed|unable) to pull (?:and unpack )?image",
         r"manifest (?:unknown|for)", r"pull access denied",
         r"\bimage\b.{0,60}\b(?:not found|does not exist|cannot be)",
     ),

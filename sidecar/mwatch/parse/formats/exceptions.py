@@ -93,6 +93,10 @@ _DURING = {
     "meet": re.compile(r"init_process_group|rendezvous|_store_based_barrier|monitored_barrier"),
     "unscale": re.compile(r"unscale_?(?:grads?_?)?"),
     "step": re.compile(r"train_step|forward_step|forward_backward_\w+"),
+    "close": re.compile(
+        r"_{0,2}(?:close|finish|shut_?down|tear_?down|clean_?up|destroy|atexit|exit_function|del)"
+        r"(?:_\w{0,40})?"
+    ),
 }
 """Functions of trainers, most telling first: a save is part of a training loop."""
 _LOADS = re.compile(r"load|restore|resume")
