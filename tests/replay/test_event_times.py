@@ -123,6 +123,14 @@ def test_glog_stamps_alone_take_the_year_of_the_file() -> None:
     assert at == epoch("2026-12-31T23:59:59.5")
 
 
+def test_a_printed_year_counts_more_than_the_age_of_the_file() -> None:
+    fault = "[E0304 19:22:23.5 2540 api.py:986] failed (exitcode: -9) local_rank: 0 (pid: 2) of"
+    text = log(f"{fault} binary: /usr/bin/python", line(10, "2025-03-04 19:24:02"))
+    assert times(text, Fault, near=epoch("2026-11-18T00:00:00"))[0] == epoch(
+        "2025-03-04T19:22:23.5"
+    )
+
+
 def test_a_mark_about_the_past_does_not_turn_time_back() -> None:
     text = log("[after in-job setup] datetime: 2026-01-07 10:00:20 ",
                "[before library-setup] datetime: 2026-01-07 10:00:00 ",

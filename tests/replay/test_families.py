@@ -191,6 +191,18 @@ def test_a_start_that_people_interrupt_since_it_does_not_end_is_a_hang(
     assert judged(tmp_path, TRAINED, *stopped)[0] is Cause.DELETED_BY_USER
 
 
+@pytest.mark.parametrize(
+    ("function", "cause"),
+    [("_try_get_data", Cause.HANG), ("save_checkpoint", Cause.HANG), ("backward", None)],
+)
+def test_a_person_interrupts_a_short_task_only_if_it_does_not_end(
+    tmp_path: Path, function: str, cause: Cause | None
+) -> None:
+    stopped = [RAISED, *frame(function), "KeyboardInterrupt"]
+    found = judged(tmp_path, TRAINED, *stopped)
+    assert found == (cause or Cause.DELETED_BY_USER, Action.NONE)
+
+
 def test_what_tidies_up_after_a_process_ends_nothing(tmp_path: Path) -> None:
     busy = "OSError: [Errno 39] Directory not empty: 'pymp-2x'"
     tidy = [RAISED, *frame("_run_finalizers", "/usr/lib/python3.9/multiprocessing/util.py"), busy]

@@ -77,6 +77,8 @@ _NAMELESS = re.compile(r"(?:-?\d+|SIG\w+)?")
 _INTERRUPTED = "keyboard-interrupt"
 _FIRST_LINES = 5
 _OF_THE_PROGRAM = ("process-crash", "software-stack", "gpu-hardware")  # runbooks
+_CTRL_C_ERROR = "KeyboardInterrupt"
+_SHORT = ("load", "save", "data")  # what a trainer does between its steps
 _CTRL_C = re.compile(r"\^C|\bSIGINT\b|Received 2 death signal")
 _OF_ALL_RANKS = (Cause.USER_ERROR, Cause.CHECKPOINT, Cause.DATA)
 """Causes that mostly hit every rank; an excerpt shows the one that printed first."""
@@ -240,7 +242,7 @@ def at_log_end(job: Job, after: Mapping[str, int], settings: Settings) -> Findin
         return None
     found = _finding(job, root, has_proof=False, is_emergency=True)
     found = _hang_behind_kill(job, root, found, settings) or found
-    if not has_trained(attempt) and _is_by_hand(root):
+    if _is_by_hand(root) and (not has_trained(attempt) or _has_waited(attempt)):
         summary = f"It was stopped{_after(attempt)}, without an error: it may have stood still."
         found = interrupted_hang(found, summary)
     if _never_worked(attempt, found, root):
@@ -278,7 +280,13 @@ def _is_by_hand(root: RootCause) -> bool:
         fault = root.fault.fault
         is_cancelled = fault.id in _SLURM_ENDS or _CTRL_C.search(fault.text) is not None
         return fault.id == _INTERRUPTED or (is_cancelled and fault.line > _FIRST_LINES)
-    return root.error is not None and root.error.error.error == "KeyboardInterrupt"
+    return root.error is not None and root.error.error.error == _CTRL_C_ERROR
+
+
+def _has_waited(attempt: Attempt) -> bool:
+    """The interrupt came where nothing should take long enough for a person to press a key."""
+    interrupts = (seen.error for seen in attempt.errors if seen.error.error == _CTRL_C_ERROR)
+    return any(error.during in _SHORT for error in interrupts)
 
 
 def _loses_result(job: Job, root: RootCause) -> bool:

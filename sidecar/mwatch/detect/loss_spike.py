@@ -112,10 +112,13 @@ def _great_jump(job: Job, rules: NumberSettings) -> list[Finding]:
     highest = max(each.loss for each in before)
     if usual <= 0.0 or min(newest) <= max(limit, highest):
         return []
-    if newest[-1] < _BACK * max(each.loss for each in spike):
+    peak = max(each.loss for each in spike)
+    if newest[-1] < (usual + peak) / 2:
         return []
     finding = _finding(job, spike, usual, median(newest))
-    if len(before) < _FEW or sum(each.step.new for each in spike) < rules.spike_lines:
+    is_falling = newest[-1] < _BACK * peak
+    is_young = sum(each.step.new for each in spike) < rules.spike_lines
+    if len(before) < _FEW or is_young or is_falling:
         finding = replace(finding, severity=Severity.WARNING, confidence=0.6)
     return [finding]
 

@@ -43,13 +43,17 @@ class Stamps:
 
     def __init__(self, near: float | None, latest: float = math.inf) -> None:
         self._near = near
+        self._has_year = False
         self._latest = latest
         self._minute = ("", 0.0)
         self._day = ("", 0.0)
 
     def of_all(self, pieces: Sequence[Event | StepLines]) -> list[Stamped]:
-        if self._near is None:
-            next(filter(None, map(self._read, pieces)), None)  # the first one gives the year
+        if not self._has_year:  # the first printed one tells more than the age of the file
+            age, self._near = self._near, None
+            next(filter(None, map(self._read, pieces)), None)
+            self._has_year = self._near is not None
+            self._near = self._near or age
         return [self._read(piece) for piece in pieces]
 
     def _read(self, piece: Event | StepLines) -> Stamped:

@@ -9,7 +9,7 @@ import math
 import pytest
 
 from mwatch.model.event import Iteration, Overflow, Phase
-from support.builders.events import events, log, many, megatron_line, none, only
+from support.builders.events import events, log, many, megatron_line, none, one, only
 
 STEPS = {
     "step 7 | epoch 0 | loss 1.4021 | grad_norm 3.0442 | lr 2.00e-07 | mem 58.31 GiB": 1.4021,
@@ -152,3 +152,23 @@ def test_fairseq_prints_the_new_scale() -> None:
 def test_a_loss_far_behind_the_word_step_is_of_something_else(words: int, steps: int) -> None:
     text = f"step 12 {'x' * words} loss: 2.5"
     assert len([each for each in events(log(text)) if isinstance(each, Iteration)]) == steps
+
+
+def test_a_block_of_olmo_is_a_step() -> None:
+    head = "2023-07-31 21:11:00.199\tnode-2:0\tolmo.train:671\tINFO\t[step=69920/739328]\n"
+    block = (
+        "    train/CrossEntropyLoss=2.280\n"
+        "    optim/total_grad_norm=0.41\n"
+        "    throughput/device/tokens_per_second=9,177\n"
+    )
+    event = one(head + block, Iteration)
+    assert (event.iteration, event.total_iterations) == (69920, 739328)
+    assert event.losses == {"train/CrossEntropyLoss": 2.28} and event.grad_norm == 0.41
+    later = head.replace("739328]", "739328,epoch=1]")
+    assert one(later + block, Iteration).iteration == 69920
+
+
+@pytest.mark.parametrize("line", ["Training time: 341283.71s", ">> Training took: 0:05:42.77"])
+def test_the_time_of_the_whole_training_is_its_end(line: str) -> None:
+    assert one(line + "\n", Phase).edge == "end"
+    assert not many("Training time per step: 3 s\n", Phase)

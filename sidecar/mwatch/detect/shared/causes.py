@@ -259,7 +259,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
     Cause.VOLUME: ("k8s-mount-failed", "k8s-claim-missing", "container-mount-failed"),
     Cause.PREEMPTED: ("k8s-preempted", "slurm-preempted", "cloud-machine-reclaimed"),
     Cause.SUSPENDED: ("k8s-suspended",),
-    Cause.DRAINED: ("k8s-node-shutdown",),
+    Cause.DRAINED: ("k8s-node-shutdown", "k8s-node-drained"),
     Cause.FINISHED_EARLY: ("k8s-deadline",),
 }  # fmt: skip
 """Cause by id of the entry, where its runbook names the wrong one."""

@@ -82,13 +82,16 @@ _NOTICES = frozenset(
 )  # fmt: skip
 """Reported by a scheduler: steps of a grace period, or a log pasted below, may come after it."""
 _RECLAIMED = frozenset(
-    {"cloud-machine-reclaimed", "k8s-node-shutdown", "k8s-preempted", "slurm-preempted"}
-)
+    {"cloud-machine-reclaimed", "k8s-node-drained", "k8s-node-shutdown", "k8s-preempted",
+     "slurm-preempted"}
+)  # fmt: skip
 _NODE_GONE = frozenset({"k8s-node-not-ready", "ray-node-died", "slurm-node-failed"})
+_PEER_GONE = frozenset({"rendezvous-timeout", "rendezvous-connection", "rendezvous-closed"})
 """What is seen of a machine that was taken away."""
 _ASSERTION = "process-assertion"
 _EXPLAINED = (
     (_RECLAIMED, _NODE_GONE),
+    (_RECLAIMED | _NODE_GONE, _PEER_GONE),
     (frozenset({"k8s-evicted-disk"}), frozenset({"k8s-evicted"})),
     (frozenset({"k8s-preempted"}), frozenset({"k8s-quota-exceeded", "k8s-unschedulable"})),
     (frozenset({"container-refused-by-kernel"}), frozenset({"container-image-failed"})),

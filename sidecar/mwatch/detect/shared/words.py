@@ -33,8 +33,9 @@ _MILD = re.compile(
     r"|^I\d{3,4} |NeMo W |\b(?:Future|Deprecation|User|Runtime|Syntax|Resource)Warning\b"
     r"|level=(?:info|debug|warn)|<(?:info|warn)>|\b[Ww]arn(?:ing)?: |\bretry(?:ing)?\b"
     r"|\b[Ff]alling back\b|\b[Ss]kipp(?:ed|ing)\b|\bignor(?:ed|ing)\b|\b[Ee]rrors?\W{1,3}0\b"
-    r"|\b(?:0|no) errors?\b|error_file|\bNormal\b|^wandb: |^\s*[$#] |\b(?:may|might|can"
-    r"|could) (?:cause|lead|result|also)\b|\b(?:to|can) avoid\b|\brecommended\b|\bif you\b"
+    r"|\b(?:0|[Nn]o)(?: \w{1,20}){0,3} errors?\b|error_file|\bNormal\b|^wandb: |^\s*[$#] "
+    r"|\b(?:may|might|can|could) (?:cause|lead|result|also)\b|\b(?:to|can) avoid\b|\bif you\b"
+    r"|\brecommended\b"
     r"|\bwill (?:error|fail)\b|\bpossibly\b|\blikely due\b|NoExecute|\(success\)"
     r"|potential root causes|can happen because|\be\.g\.|\d: [WIDN] [\w/]|connection error code"
     r"|failed or timed out|^\s*File \"|^\s*\|.{0,200}\|\s*$"
@@ -66,7 +67,9 @@ _NOT_FINITE = re.compile(
     r"found (?:NaN|Inf)\b|unexpected result (?:nan|-?inf)|\bnan loss\b|\bnon-?finite\b"
     r"|\b(?:loss|grad(?:ient)?s?|norm|logits|weights|outputs?|activations?)\b.{0,40}"
     r"\b(?:nan|inf|infinite|not finite)\b"
-    r"|\b(?:nan|inf|infinite)s?\b.{0,30}\b(?:detected|encountered|found|loss|grad(?:ient)?s?)\b",
+    r"|\b(?:nan|inf|infinite)s?\b.{0,30}\b(?:detected|encountered|found|loss|grad(?:ient)?s?)\b"
+    r"|\b(?:contains?|has|have|became|becomes?|turned) (?:a |all |only )?(?:nan|inf)s?\b"
+    r"|\bnan or inf\b",
     re.I,
 )
 _JUMPED = re.compile(
@@ -320,7 +323,8 @@ _OF_EXCEPTIONS = (
                 r"|software caused connection abort|error writing local file", re.I),
      Cause.STORAGE),
     (re.compile(r"\bbotocore\.|\boci\.exceptions|\bazure\.core\.|\bgoogle\.(?:api_core|cloud)\."
-                r"|ObjectStore\w{0,20}Error|NoSuch(?:Bucket|Key)\b|\bobject[_ ]?stor(?:e|age)\b",
+                r"|EndpointConnectionError|S3UploadFailed|ObjectStore\w{0,20}Error|NoSuch(?:Bucket|Key)\b"
+                r"|\bobject[_ ]?stor(?:e|age)\b",
                 re.I), Cause.STORAGE),
     (re.compile(r"\b5\d\d (?:Server|Internal|Bad|Service|Gateway)|HTTP Error (?:429|5\d\d)"
                 r"|gateway time-?out|bad gateway|service unavailable|too many requests"

@@ -86,7 +86,7 @@ _DURING = {
     ),
     "evaluate": re.compile(r"evaluate(?:_and_print_results)?|eval_forward"),
     "data": re.compile(
-        r"build_train_valid_test_\w+|train_valid_test_datasets_provider|__getitem__|_next_data"
+        r"build_train_valid_test_\w+|train_valid_test_datasets_provider|__getitem__|_(?:next|try_get|get)_data"
         r"|_?collate\w{0,40}|\w{0,40}_collate|batch_generator|_worker_loop"
     ),
     "build": re.compile(r"_jit_compile|jit_load|_write_ninja_file_and_build_library"),

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Step lines of NeMo, torchtitan, DeepSpeed and Composer (LLM-Foundry).
+"""Step lines of NeMo, torchtitan, DeepSpeed, Composer (LLM-Foundry) and OLMo.
 
 NeMo counts from zero and NeMo 2 restarts each epoch; `iteration` is the number of finished steps.
 torchtitan's `[rank0]:` is the local rank of torchrun's tee and is dropped; a loss of -1 is a
@@ -42,11 +42,13 @@ _APEX = re.compile(
 )
 """Apex and fairseq print the new scale only."""
 _HEADER = re.compile(
-    r"\[(?:epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[)?(?P<unit>batch|token|sample)="
-    r"(?P<now>\d{1,18})/(?P<total>\d{1,18})\]:?\s*$"
+    r"\[(?:epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[)?(?P<unit>batch|token|sample|step)="
+    r"(?P<now>\d{1,18})/(?P<total>\d{1,18})(?:,epoch=\d{1,9}(?:/\d{1,9})?)?\]:?\s*$"
 )
 _EVAL = re.compile(r"\[Eval batch=(\d{1,18})/(\d{1,18})\](?: Eval on (.{1,200}?) data)?(:?)\s*$")
-_ENTRY = re.compile(r"\s+(Train|Eval) (\S[^:]{0,200}): (.*)")
+_ENTRY = re.compile(r"\s+(?:Train|Eval) (\S[^:]{0,200}): (.*)")
+_OLMO_ENTRY = re.compile(r"\s+(\w[\w/ .()-]{0,200})=(\S.*)")
+_OLMO_LOSS = re.compile(r"train/\w{0,40}[Ll]oss")
 _MAX_ENTRIES = 512
 _TFLOPS = "throughput/device/flops_per_sec"
 
@@ -180,6 +182,7 @@ DEEPSPEED_OVERFLOW = Recogniser(
 
 class _Entries(Block):
     tolerates = 2
+    entry = _ENTRY
 
     def __init__(self, line: Line, context: Context, header: re.Match[str]) -> None:
         self.line = line
@@ -188,10 +191,10 @@ class _Entries(Block):
         self.values: dict[str, Scalar] = {}
 
     def feed(self, line: Line) -> bool:
-        found = _ENTRY.fullmatch(line.body)
+        found = self.entry.fullmatch(line.body)
         if not found or len(self.values) >= _MAX_ENTRIES:
             return False
-        self.values[found[2]] = scalar(found[3])
+        self.values[found[1]] = scalar(found[2])
         return True
 
 
@@ -225,6 +228,28 @@ class _Train(_Entries):
         yield Batch(*step)
 
 
+class _Olmo(_Entries):
+    entry = _OLMO_ENTRY
+
+    def finish(self) -> Iterable[Event]:
+        known = {name: _real(value) for name, value in self.values.items()}
+        yield self.context.step(
+            self.line,
+            int(self.header["now"]),
+            int(self.header["total"]),
+            "other",
+            timestamp=stamp(self.line.text),
+            learning_rate=known.get("optim/learning_rate_group0"),
+            losses={
+                name: loss
+                for name, loss in known.items()
+                if loss is not None and _OLMO_LOSS.fullmatch(name)
+            },
+            grad_norm=known.get("optim/total_grad_norm"),
+            extra=self.values,
+        )
+
+
 class _Eval(_Entries):
     def finish(self) -> Iterable[Event]:
         losses = {name: _real(value) for name, value in self.values.items()}
@@ -254,10 +279,15 @@ def _whole(value: Scalar, plus: int) -> int | None:
 
 def _read_composer(line: Line, context: Context) -> Iterable[Event]:
     if header := _HEADER.search(line.text):
-        context.opened = _Train(line, context, header)
+        block = _Olmo if header["unit"] == "step" else _Train
+        context.opened = block(line, context, header)
     elif (header := _EVAL.search(line.text)) and header[4]:
         context.opened = _Eval(line, context, header)
     return ()
 
 
-COMPOSER = Recogniser((r"(?:batch|token|sample)=\d+/\d",), _read_composer, frozenset({"composer"}))
+COMPOSER = Recogniser(
+    (r"(?:batch|token|sample)=\d+/\d", r"\[step=\d+/\d"),
+    _read_composer,
+    frozenset({"composer", "other"}),
+)

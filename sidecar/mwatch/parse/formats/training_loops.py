@@ -54,7 +54,7 @@ _EVALUATION = re.compile(
 _LOSS = re.compile(r"loss(?:/train/total| train)?$", re.I)
 _OWNED = re.compile(
     r"iteration[ :=]+\d+ ?[/|]|step: *\d+ +loss: |iter time \(s\): |Training epoch "
-    r"|reduced_train_loss=|(?:batch|token|sample)=\d+/\d+\]:?\s*$"
+    r"|reduced_train_loss=|(?:batch|token|sample|\[step)=\d+/\d+(?:,epoch=[\d/]+)?\]:?\s*$"
 )
 """Lines of a format that another recogniser reads."""
 _END = re.compile(
@@ -63,6 +63,7 @@ _END = re.compile(
     r"(?! (?:step|epoch|iteration) )"
     r"|^training (?:finished|completed?)[:.!]{0,3}\s*(?:\d|$)"
     r"|llmfoundry[^\n]{0,80}: Done\.\s*$"
+    r"|(?:^|[>\]|-]\s*)Training (?:took|time):? \d[\d:.]* ?s?(?:ec(?:onds)?)?\.?\s*$"
     r"|Final validation metrics: |\*{5} train metrics \*{5}"
     r"|^Max number of (?:steps|epochs) has been reached"
     r"|# Avg bus bandwidth {1,8}: [\d.]|launch\.py:\d+:\w+\] Process \d+ exits successfully"
@@ -234,6 +235,7 @@ ENDS = Recogniser(
         "` stopped: `max_",
         r"Training (?:is )?(?:[Cc]omplete|finished|done)",
         r"training (?:finished|complete)",
+        r"Training (?:took|time):? \d",
         r"llmfoundry[^\n]{0,80}: Done\.",
         "Final validation metrics: ",
         "Max number of (?:steps|epochs) has been reached",
