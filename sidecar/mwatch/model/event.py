@@ -269,7 +269,7 @@ class StepLines:
         varying: dict[str, Any] = {name: values[index] for name, values in self.varying.items()}
         return self.steady._replace(
             iteration=self.iterations[index],
-            timestamp=self._stamp_texts[index] if self._stamp_texts else None,
+            timestamp=self._stamp(index),
             losses={name: values[index] for name, values in self.losses.items()},
             covers=self.covers[index],
             first_of_process=False,
@@ -277,6 +277,14 @@ class StepLines:
             line=self.numbers[index],
             **varying,
         )
+
+    def _stamp(self, index: int) -> str | None:
+        if self.stamps is None:
+            return None
+        width = self.stamps.index(b"\n") + 1
+        if width * len(self) == len(self.stamps):  # all with a fraction, or none
+            return self.stamps[width * index : width * (index + 1) - 1].decode("ascii")
+        return self._stamp_texts[index]
 
     @cached_property
     def _stamp_texts(self) -> Sequence[str]:

@@ -9,13 +9,13 @@ objects.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import repeat
-from operator import sub
-from typing import Any, Literal, NamedTuple, SupportsIndex
+from operator import attrgetter, sub
+from typing import Literal, NamedTuple, SupportsIndex, cast
 
 from mwatch.model.calibration import Calibration
 from mwatch.model.event import Error, Exit, Fault, Flavour, Overflow, StepLines, Straggler
@@ -111,7 +111,8 @@ class Step(NamedTuple):
 
 _STEP: Callable[[Iterable[object]], Step] = partial(tuple.__new__, Step)
 _LOSSES = Step._fields.index("losses")
-_read = deque.__getitem__
+_FIRST = attrgetter("first")
+_read: Callable[[deque[Step], SupportsIndex], Step | int] = deque.__getitem__
 
 
 @dataclass(frozen=True)
@@ -162,21 +163,37 @@ class PlacedLines:
         )
 
 
+class _LaterSteps(NamedTuple):
+    """Lines whose steps are not made yet: those of `placed` from `begin` on."""
+
+    first: int  # their numbers in the window: from here on, and below `end`
+    end: int
+    placed: PlacedLines
+    begin: int
+
+
 class StepWindow(deque[Step]):
     """The newest steps of an attempt. A long recording adds thousands of lines of which nobody
-    looks at more than a few: such a step is made when it is first read."""
+    looks at more than a few: a number stands for such a step until it is first read."""
+
+    def __init__(self, steps: Iterable[Step] = (), maxlen: int | None = None) -> None:
+        super().__init__(steps, maxlen)
+        self._later: list[_LaterSteps] = []
 
     def extend_later(self, placed: PlacedLines, begin: int, end: int) -> None:
-        waiting: Iterator[Any] = zip(repeat(placed.step), range(begin, end))
-        self.extend(waiting)
+        first = self._later[-1].end if self._later else 0
+        added = _LaterSteps(first, first + end - begin, placed, begin)
+        self.extend(cast(Iterable[Step], range(added.first, added.end)))
+        oldest = added.end - len(self)
+        self._later = [each for each in self._later if each.end > oldest] + [added]
 
     def __getitem__(self, index: SupportsIndex, /) -> Step:  # type: ignore[override]
-        kept: Any = _read(self, index)
-        if type(kept) is tuple:
-            make, place = kept
-            kept = self[index] = make(place)
-        step: Step = kept
-        return step
+        kept = _read(self, index)
+        if isinstance(kept, Step):
+            return kept
+        later = self._later[bisect(self._later, kept, key=_FIRST) - 1]
+        made = self[index] = later.placed.step(later.begin + kept - later.first)
+        return made
 
     def __iter__(self) -> Iterator[Step]:
         return map(self.__getitem__, range(len(self)))
