@@ -200,5 +200,5 @@ def test_lines_learnt_together_teach_what_each_of_them_does(seed: int, noise: fl
             alone.learn_step(each, covered)
             alone.learn(DeadlineSlot.TRAINING, each)
         together.learn_steps(seconds, lines)
-        together.learn_all(DeadlineSlot.TRAINING, seconds)
+        together.learn_longer(DeadlineSlot.TRAINING, seconds, [-1.0] * count)
         assert together == alone

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from mwatch.model.event import Event, Fault, Iteration
 from mwatch.replay.player import EvaluationThrottle
 from mwatch.replay.timestamps import UsualGaps
 from support.builders.events import events, log, megatron_line, one
+from support.builders.job import placed_lines
 
 RATE = "elapsed time per iteration (ms)"
 
@@ -130,10 +132,11 @@ def test_gaps_are_learnt_together_up_to_the_first_silence(seed: int, noise: floa
         ats.append(ats[-1] + (100.0 if chance.random() < 0.005 else usual))
     one_by_one.learn(0.0)
     together.learn(0.0)
+    placed = replace(placed_lines(len(ats), {}, {}), ats=ats)
     begin = 1
     while begin < len(ats):
         end = min(len(ats), begin + chance.choice((1, 31, 32, 33, 500)))
-        done = together.pass_over(ats, begin, end, ats[begin - 1])
+        done = together.pass_over(placed, begin, end, ats[begin - 1])
         for index in range(begin, done):
             assert ats[index] - ats[index - 1] <= one_by_one.dull
             one_by_one.learn(ats[index])

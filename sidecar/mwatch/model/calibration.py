@@ -215,11 +215,13 @@ class Calibration:
         self.recent.extend(seconds[updated:])
         self.recent_iterations += sum(iterations)
 
-    def learn_all(self, slot: DeadlineSlot, seconds: Sequence[float]) -> None:
-        """Like `learn` of each."""
-        newest = seconds[-MAX_DURATIONS:]
+    def learn_longer(
+        self, slot: DeadlineSlot, seconds: Sequence[float], others: Sequence[float]
+    ) -> None:
+        """Like `learn` of the longer one of each pair."""
+        newest = list(map(max, seconds[-MAX_DURATIONS:], others[-MAX_DURATIONS:]))
         if not all(0 <= each <= _MAX_SECONDS for each in newest):
-            newest = [each for each in seconds if 0 <= each <= _MAX_SECONDS]
+            newest = [each for each in map(max, seconds, others) if 0 <= each <= _MAX_SECONDS]
         self.durations[slot].extend(newest)
 
     def slow_above(self, usual: float) -> float:

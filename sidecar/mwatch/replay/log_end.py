@@ -92,6 +92,8 @@ class LogEnd:
     ) -> None:
         """Forget exceptions that were caught, since a count goes on rising after them in whatever
         form, and those of helpers that only lost their peer when the run ended."""
+        if not (attempt.errors or attempt.exceptions or attempt.faults):
+            return
         for file, tail in tails.items():
             lines = last_lines(tail, line_counts.get(file, 0))
             counted = counted_until(lines)

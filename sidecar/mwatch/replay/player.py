@@ -340,14 +340,14 @@ class Player:
             return begin
         screen, gaps = self._screen.copy(), self._gaps.copy()
         calm = screen.pass_over(placed.lines, begin, end)
-        near = gaps.pass_over(placed.ats, begin, calm, self.at)
+        near = gaps.pass_over(placed, begin, calm, self.at)
         done = fold_like(job, placed, begin, near)
         if done < calm:  # learn again, from these lines alone
             screen = self._screen.copy()
             screen.pass_over(placed.lines, begin, done)
         if done < near:
             gaps = self._gaps.copy()
-            gaps.pass_over(placed.ats, begin, done, self.at)
+            gaps.pass_over(placed, begin, done, self.at)
         passed = self._stride if done == end else done - begin
         self._stride = min(max(2 * passed, self._stride // 2, _FEW_LINES), _MANY_LINES)
         if done > begin:

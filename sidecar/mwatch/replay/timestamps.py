@@ -22,6 +22,7 @@ from typing import cast
 
 from mwatch import json_codec
 from mwatch.model.event import Event, Iteration, StepLines
+from mwatch.model.job import PlacedLines
 from mwatch.model.observation import Observation
 from mwatch.stats import median
 
@@ -310,14 +311,14 @@ class UsualGaps:
         else:
             self._learn_all((at - self._line_at,), at)
 
-    def pass_over(self, ats: Sequence[float], begin: int, end: int, last: float) -> int:
+    def pass_over(self, placed: PlacedLines, begin: int, end: int, last: float) -> int:
         """Learn from lines from `begin` on, and stop before the first that follows a silence worth
         an assessment. `last`: time of the last observation before them."""
         if self._line_at is None or begin == end:
             return begin
-        part = ats[begin:end]
-        silences: list[float] = list(map(sub, part, (last, *part)))
-        gaps = [part[0] - self._line_at, *silences[1:]]
+        part, between = placed.ats[begin:end], placed.gaps[begin + 1 : end]
+        silences = [part[0] - last, *between]
+        gaps = [part[0] - self._line_at, *between]
         if self._are_dull(silences, gaps):
             self._learn_all(gaps, part[-1])
             return end

@@ -85,7 +85,7 @@ def lines_reported(
         seconds, new = list(compress(seconds, chosen)), list(compress(new, chosen))
         gaps, printed = list(compress(gaps, chosen)), list(compress(printed, chosen))
     known.learn_steps(seconds, new, is_alike=is_alike)
-    known.learn_all(DeadlineSlot.TRAINING, list(map(max, gaps, printed)))
+    known.learn_longer(DeadlineSlot.TRAINING, gaps, printed)
 
 
 def _aside(job: Job, before: Step, step: Step) -> float:
