@@ -19,6 +19,7 @@ from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
 from mwatch.report import story_json
+from mwatch.report.files import STORY
 from mwatch.report.run_report import RunReport
 from mwatch.run.ui import pages_of
 from mwatch.watch.page import LivePage
@@ -230,7 +231,7 @@ def test_a_list_of_runs_leads_to_their_pages(
 ) -> None:
     for name in ("gpt-a", "gpt-b"):
         (tmp_path / name).mkdir()
-        story_json.write(replace(eventful, run=name), tmp_path / name / story_json.NAME)
+        story_json.write(replace(eventful, run=name), tmp_path / name / STORY)
     with served(pages_of(None, tmp_path)) as server:
         tab.look(width, 900)
         here = f"http://127.0.0.1:{server.port}/"

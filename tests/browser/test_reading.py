@@ -22,6 +22,7 @@ from mwatch.engine.engine import Engine
 from mwatch.model.finding import Cause, Verdict
 from mwatch.model.phase import JobPhase
 from mwatch.report import story_json
+from mwatch.report.files import STORY
 from mwatch.report.html.page import render
 from mwatch.report.model import PhaseSpan
 from mwatch.report.recorder import ReportRecorder
@@ -86,7 +87,7 @@ def test_axe_finds_nothing_on_live_pages(
     tab: Page, axe: str, eventful: RunReport, kind: str, tmp_path: Path
 ) -> None:
     (tmp_path / "gpt-a").mkdir()
-    story_json.write(eventful, tmp_path / "gpt-a" / story_json.NAME)
+    story_json.write(eventful, tmp_path / "gpt-a" / STORY)
     with live_page(kind, eventful, tmp_path) as here:
         for width, dark in LOOKS if kind != "many" else LOOKS[:1]:
             tab.look(width, 900, dark=dark)

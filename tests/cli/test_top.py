@@ -37,6 +37,7 @@ from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
 from mwatch.model.finding import Cause, Culprit, Verdict
 from mwatch.report import story_json
+from mwatch.report.files import STORY
 from mwatch.report.model import CheckpointStory, IncidentStory
 from mwatch.report.run_report import RunReport
 from mwatch_trainer.probe.record_file import pack
@@ -78,7 +79,7 @@ def hung(rank: int = 3, summary: str = "no progress for 200 s") -> RunReport:
 def a_run(parent: Path, name: str, report: RunReport) -> Path:
     volume = parent / name / "volume"
     volume.mkdir(parents=True)
-    story_json.write(replace(report, run=name), parent / name / story_json.NAME)
+    story_json.write(replace(report, run=name), parent / name / STORY)
     return volume
 
 

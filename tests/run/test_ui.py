@@ -20,6 +20,7 @@ import pytest
 from mwatch.cli.ui import has_browser
 from mwatch.errors import InputError
 from mwatch.report import story_json
+from mwatch.report.files import STORY
 from mwatch.report.run_report import RunReport
 from mwatch.run.ui import MAX_RUNS, address_of, pages_of
 from support.builders.story import START, Watch
@@ -45,7 +46,7 @@ def a_run(parent: Path, name: str, report: RunReport | None = None) -> Path:
     folder = parent / name
     (folder / "volume").mkdir(parents=True)
     if report is not None:
-        story_json.write(replace(report, run=name), folder / story_json.NAME)
+        story_json.write(replace(report, run=name), folder / STORY)
     return folder
 
 
@@ -78,7 +79,7 @@ def test_a_run_that_goes_on_is_followed(tmp_path: Path, monkeypatch: pytest.Monk
         body = get(port, "/")[1].decode()
         found = re.search(r'data-page="(\w+)" data-after="([\w.]+)"', body)
         assert found is not None and "<noscript><meta http-equiv" in body
-        story_json.write(replace(going_on, iteration=77), folder / story_json.NAME)
+        story_json.write(replace(going_on, iteration=77), folder / STORY)
 
         def figures() -> str:
             answer = get(port, f"/page.json?page={found[1]}&after={found[2]}")[1]
@@ -98,7 +99,7 @@ def test_all_runs_are_listed_with_links(tmp_path: Path) -> None:
     a_run(tmp_path, "a+b", a_report())
     a_run(tmp_path, "young")
     (tmp_path / "notes").mkdir()
-    (a_run(tmp_path, "torn") / story_json.NAME).write_text("{")
+    (a_run(tmp_path, "torn") / STORY).write_text("{")
     with opened(None, tmp_path) as port:
         body = get(port, "/")[1].decode()
         links = re.findall(r'href="(run/[^"]+/)"', body)

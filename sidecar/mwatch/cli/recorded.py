@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -142,25 +143,28 @@ def report(
 
     Example: mwatch report megatron-training -n training
     """
-    from mwatch.report.files import check_target
-    from mwatch.report.html.page import FIX, SUFFIXES, render, run_mark, write_page, written_mark
-    from mwatch.report.log_ends import of_run
-
     where = (namespace, kubeconfig, context)
     story = None if any(where) else story_of(names or [])
+    is_live = story is None and is_job(names[0] if names else "-", *where)
+    with _compiled_meanwhile(is_needed=story is None and not is_live):
+        from mwatch.report.files import check_target
+        from mwatch.report.html import page
+        from mwatch.report.log_ends import of_run
+
     target = out or (story.parent / _PAGE if story else Path(_PAGE))
-    check_target(target, *SUFFIXES, fix=FIX)
-    earlier = written_mark(target) if out is None else None
+    check_target(target, *page.SUFFIXES, fix=page.FIX)
+    earlier = page.written_mark(target) if out is None else None
     if not (force or earlier):
         _check_free(target)
-    if story is None and is_job(names[0] if names else "-", *where):
+    if is_live:
         made = _report_of_job(names or [], where, policy, (checkpoints, until, catalogue))
     else:
         stop_if_several(names, until, policy, catalogue, as_json=as_json, needs_one=True)
         made = make_report(names, checkpoints, until, policy, catalogue, has_curves=True)
-    if not force and earlier != run_mark(made):
+    if not force and earlier != page.run_mark(made):
         _check_free(target)
-    size = write_page(render(of_run(made, story.parent) if story else made, title or ""), target)
+    text = page.render(of_run(made, story.parent) if story else made, title or "")
+    size = page.write_page(text, target)
     _print_summary(made, target, size, as_json=as_json)
     raise typer.Exit(made.exit_code if exit_code else 0)
 
@@ -226,9 +230,7 @@ def stop_if_several(
     """
     if not names or story_of(names) is not None:
         return
-    from mwatch.config.catalogue import compiled_meanwhile
-
-    with compiled_meanwhile():
+    with _compiled_meanwhile():
         from mwatch.config.loader import load_policy
         from mwatch.replay.replay import ReplayRequest, replay, run_name
         from mwatch.replay.separate_runs import separate_runs
@@ -258,6 +260,15 @@ def stop_if_several(
         typer.echo("mwatch: a page is about one run: name the log files of one run", err=True)
         raise typer.Exit(2)
     raise typer.Exit(next(code for code in (1, 3, 0) if code in codes))
+
+
+def _compiled_meanwhile(*, is_needed: bool = True) -> AbstractContextManager[None]:
+    """Compile what logs are read with, while the body imports what judges them."""
+    if not is_needed:
+        return nullcontext()
+    from mwatch.config.catalogue import compiled_meanwhile
+
+    return compiled_meanwhile()
 
 
 def make_report(
@@ -297,11 +308,11 @@ def story_of(names: list[str]) -> Path | None:
     """Find the story.json of a run that is named by its folder or its name."""
     if len(names) != 1 or names == ["-"]:
         return None
-    from mwatch.report.story_json import NAME
+    from mwatch.report.files import STORY
 
     named = Path(names[0])
-    places = [named, named / NAME] if named.exists() else [Path("runs") / named / NAME]
-    return next((each for each in places if each.name == NAME and each.is_file()), None)
+    places = [named, named / STORY] if named.exists() else [Path("runs") / named / STORY]
+    return next((each for each in places if each.name == STORY and each.is_file()), None)
 
 
 class _Progress:

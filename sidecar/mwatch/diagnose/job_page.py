@@ -24,6 +24,7 @@ from mwatch.kube.access import Access, open_access
 from mwatch.kube.pod_pages import TAIL_LINES, Port
 from mwatch.kube.resources import PODS, SERVICES
 from mwatch.report import story_json
+from mwatch.report.files import STORY
 from mwatch.report.log_ends import MAX_LOGS, of_logs
 from mwatch.report.model import TimelineEntry, short
 from mwatch.report.run_report import RunReport
@@ -79,9 +80,9 @@ def _with_history(access: Access, job: JobReport, report: RunReport) -> RunRepor
     sidecars = sidecars_by_worth(job)
     chosen = [port for _, port in sidecars[:1]]
     chosen += [port for each, port in sidecars if each.pod.name == culprit_pod(job)]
-    path = f"/jobs/{kube.namespace}/{kube.name}/{story_json.NAME}?kind={kube.kind.value}"
+    path = f"/jobs/{kube.namespace}/{kube.name}/{STORY}?kind={kube.kind.value}"
     places = {"controller": (controller_port(kube.namespace), path)}
-    places |= {port.name: (port, f"/{story_json.NAME}") for port in chosen}
+    places |= {port.name: (port, f"/{STORY}") for port in chosen}
     asks = {key: partial(_story, access, *place) for key, place in places.items()}
     answers = gather(asks, seconds=_SECONDS)
     stories = {key: each for key, each in answers.items() if isinstance(each, RunReport)}

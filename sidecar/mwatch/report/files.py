@@ -10,6 +10,8 @@ from pathlib import Path
 from mwatch.errors import InputError
 from mwatch.runtime.files import replace_file
 
+STORY = "story.json"
+"""The report of a run that mwatch watched, in the folder of the run; `story_json` writes it."""
 _FIX = "name another file"
 
 

@@ -22,13 +22,13 @@ from mwatch import json_codec
 from mwatch.engine.advice import advise
 from mwatch.errors import InputError
 from mwatch.model.finding import Cause
+from mwatch.report.files import STORY
 from mwatch.report.model import MAX_WORDS, short
 from mwatch.report.run_report import RunReport
 from mwatch.report.series import Bucket
 from mwatch.runtime.files import replace_file
 
 VERSION = 2
-NAME = "story.json"
 MAX_BYTES = 16 << 20
 _MAX_ITEMS = 4096
 _MAX_NUMBER = 1e300
@@ -41,7 +41,7 @@ def to_json(report: RunReport) -> bytes:
     return json_codec.encode({"version": VERSION, "story": _plain(report)})
 
 
-def from_json(data: bytes, name: str = NAME) -> RunReport:
+def from_json(data: bytes, name: str = STORY) -> RunReport:
     """Raises InputError that names the file and the place."""
     try:
         return _decode(data)

@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from mwatch.errors import InputError
+from mwatch.report.files import STORY
 from mwatch_trainer import contract
 
 _MAX_NAME = 64
@@ -30,7 +31,7 @@ class RunFolder:
         self.name = path.name
         self.volume = path / "volume"
         self.log = self.volume / contract.LOG
-        self.story = path / "story.json"
+        self.story = path / STORY
         self.report = path / "report.html"
         self.incidents = path / "incidents"
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from mwatch.errors import InputError, MwatchError
 from mwatch.export.http.server import Page, Pages, Request, Server
 from mwatch.report import story_json
+from mwatch.report.files import STORY
 from mwatch.report.html import live
 from mwatch.report.run_report import RunReport
 from mwatch.run.folder import RunFolder
@@ -48,7 +49,7 @@ class StoredRun:
         try:
             status = self.folder.story.stat()
         except OSError:
-            text = f"{self.folder.name} has no {story_json.NAME} yet"
+            text = f"{self.folder.name} has no {STORY} yet"
             raise InputError(f"{text}; 'mwatch run' writes it within seconds") from None
         state = (status.st_mtime_ns, status.st_size)
         with self._lock:
@@ -141,7 +142,7 @@ def _absent() -> Page:
 
 
 def is_run(folder: Path) -> bool:
-    return (folder / story_json.NAME).is_file() or (folder / "volume").is_dir()
+    return (folder / STORY).is_file() or (folder / "volume").is_dir()
 
 
 def address_of(name: str) -> str:
