@@ -71,14 +71,14 @@ class Series:
         """Like `add` of the step of each line, but a whole bucket at a time. No line has a skipped
         step or a loss that is not finite."""
         while begin < end:
-            stop = min(begin + self._width - self._filled, end)
             if not self._goes_on(attempt):
-                stop = begin + 1
-                step = placed.step(begin)
-                self._open(Bucket(attempt, step.first_covered, step.iteration, step.at, step.at))
+                at, last = placed.ats[begin], placed.lines.iterations[begin]
+                self._open(Bucket(attempt, last - placed.lines.covers[begin] + 1, last, at, at))
+            are_too_many = len(self.buckets) > self._most
+            stop = begin + 1 if are_too_many else min(begin + self._width - self._filled, end)
             self._filled += stop - begin
             self._put_all(self.buckets[-1], placed, begin, stop)
-            if len(self.buckets) > self._most:
+            if are_too_many:
                 self._halve()
             begin = stop
 
@@ -188,17 +188,13 @@ def _grown(span: ValueRange | None, value: float | None) -> ValueRange | None:
 
 def _grown_by(span: ValueRange | None, values: Sequence[float]) -> ValueRange | None:
     """Add many lines."""
-    if math.isfinite(sum(values)):
-        return _both(span, _range(values))
+    total = sum(values)
+    if values and math.isfinite(total):
+        mean = total / len(values)
+        return _both(span, ValueRange(min(values), max(values), mean, len(values)))
     for value in values:
         span = _grown(span, value)
     return span
-
-
-def _range(values: Sequence[float]) -> ValueRange | None:
-    if not values:
-        return None
-    return ValueRange(min(values), max(values), sum(values) / len(values), len(values))
 
 
 def _is_wild(value: float | None) -> bool:
