@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause
 from mwatch.model.job import Job, ProcessGone
@@ -40,7 +42,7 @@ def test_a_death_that_is_reported_again_does_not_put_it_off() -> None:
     built = vanished()
     first = hang(built).act_at
     key, seen = next(iter(built.attempt.signs.items()))
-    built.attempt.signs[key] = seen._replace(at=seen.at + 30, first_at=seen.at)
+    built.attempt.signs[key] = replace(seen, at=seen.at + 30, first_at=seen.at)
     built.now += 31
     assert hang(built).act_at == first
 

@@ -27,7 +27,8 @@ from mwatch.model.job import Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
 from mwatch.model.timeline import Quarantine, Rollback
-from mwatch.state.fold import confirm_signs, fold, fold_steady
+from mwatch.state.fold import fold
+from mwatch.state.steady import confirm_signs, fold_steady
 
 if TYPE_CHECKING:
     from mwatch.model.snapshot.snapshot_wire import PodSnapshot
@@ -106,7 +107,7 @@ class Engine:
         """Ranks and witnesses of a pod of which nothing else is new; False: observe them one by
         one."""
         shift = pod.shift(received_at)
-        if not fold_steady(self.job, pod.who.pod, pod.beats, pod.progressed, shift):
+        if not fold_steady(self.job, pod.who.pod, pod.ranks, shift):
             return False
         confirm_signs(self.job, pod.who.pod, pod.signs, shift + pod.signs_later)
         return True

@@ -284,7 +284,7 @@ class PodPoll:
         self.polls += 1
         pod.failures, pod.cursor = 0, snapshot.cursor
         if not is_steady:
-            pod.last = snapshot.after(pod.last)
+            pod.last = snapshot.after(pod.last).settled()
         at, is_whole = self._clock(), found.is_whole
         polled = Polled(pod.target.uid, at, snapshot, "", is_whole, port, is_steady)
         self._answers.append(polled)

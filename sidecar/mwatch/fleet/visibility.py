@@ -189,5 +189,5 @@ def _material(snapshot: PodSnapshot) -> tuple[Any, ...]:
         snapshot.sources,
         [(each.detector, each.cause) for each in snapshot.findings],
         [each.what[:3] for each in snapshot.signs],  # source, state and rank
-        len(snapshot.beats),
+        len(snapshot.ranks),
     )

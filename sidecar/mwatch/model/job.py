@@ -21,7 +21,15 @@ from mwatch.model.calibration import Calibration
 from mwatch.model.event import Error, Exit, Fault, Flavour, Overflow, StepLines, Straggler
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.goodput import GoodputLedger
-from mwatch.model.observation import ProcessExit, RankStack, Sign, SignSource, SignState, Source
+from mwatch.model.observation import (
+    Observed,
+    ProcessExit,
+    RankStack,
+    Sign,
+    SignSource,
+    SignState,
+    Source,
+)
 from mwatch.model.phase import JobPhase
 from mwatch.model.timeline import Timeline
 
@@ -234,7 +242,8 @@ class ProcessGone(NamedTuple):
     is_printed: bool = False  # only a line says so
 
 
-class SignSeen(NamedTuple):
+@dataclass(slots=True)
+class SignSeen:
     at: float
     stream: str
     sign: Sign
@@ -324,7 +333,7 @@ class Attempt:
     signs: dict[tuple[SignSource, int | None, str], SignSeen] = field(default_factory=dict)
     """Newest report by source, rank and stream."""
     moved_at: dict[tuple[SignSource, int | None, str], float] = field(default_factory=dict)
-    """When each of these last reported that something moves."""
+    """When each of these that reports something else now last reported that something moves."""
     released_at: float = 0.0
     """When a person last let go of it: a debugger left, or a stopped command was continued."""
     held_seconds: float = 0.0  # how long it was held before that, since the last progress
@@ -422,6 +431,16 @@ class Stream:
     prints_checkpoints: bool = False
     has_wrapper: bool = False
     """A wrapper started its command and will report the end: printed text proves none."""
+    confirmed: ConfirmedSigns | None = field(default=None, compare=False, repr=False)
+
+
+class ConfirmedSigns(NamedTuple):
+    """The reports of a pod's witnesses that its last answer has only confirmed; see `state`."""
+
+    signs: Sequence[Observed]
+    seen: Sequence[SignSeen]
+    """Where `Attempt.signs` keeps each of them."""
+    attempt: int
 
 
 @dataclass(slots=True)

@@ -10,8 +10,7 @@ until their result, and only a timer shows how long they took.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 from mwatch.model.event import (
@@ -346,9 +345,10 @@ def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
             since = before.since
         elif before.sign.state in _HELD:
             _released(job.attempt, before, at)
-    if sign.state is SignState.MOVING:
-        job.attempt.moved_at[key] = at
+        elif before.sign.state is SignState.MOVING:
+            job.attempt.moved_at[key] = before.at
     job.attempt.signs[key] = SignSeen(at, stream.name, sign, since)
+    stream.confirmed = None
     if sign.source is SignSource.CPU_TIME and sign.rank is not None:
         # The whole command was measured as long as its ranks were not known.
         job.attempt.signs.pop((sign.source, None, stream.name), None)
@@ -403,92 +403,3 @@ _LOG = frozenset(
         Arguments,
     }
 )  # fmt: skip
-
-
-def fold_steady(
-    job: Job,
-    name: str,
-    beats: Sequence[Observed],
-    progressed: Mapping[int, float],
-    shift: float,
-) -> bool:
-    """Fold all records of one pod in which nothing but time and iterations have passed. The result
-    is that of folding each, for a third of the cost: thousands of pods send such an answer every
-    few seconds, and next to none is the first to show an iteration.
-
-    `name`: of the pod's stream. `progressed`: by rank, when its iteration last rose. `shift`: to
-    add to all times here. False: nothing was done, since a record would change more than the state
-    of its rank."""
-    if not beats or not _is_plain(job, name):
-        return False
-    attempt, stream = job.attempt, job.streams[name]
-    if not all(_only_follows(attempt, each.what) for each in beats):
-        return False
-    for at, _, beat in beats:
-        assert isinstance(beat, Beat)
-        risen = progressed.get(beat.rank)
-        at += shift
-        _follow_rank(attempt, name, beat, at, at if risen is None else risen + shift)
-        job.now = max(job.now, at)
-        stream.last_at = at
-    return True
-
-
-_SIGN_SEEN: Callable[[Iterable[object]], SignSeen] = partial(tuple.__new__, SignSeen)
-
-
-def confirm_signs(job: Job, name: str, signs: Sequence[Observed], shift: float) -> None:
-    """Each witness of a pod whose records are folded so still reports the same."""
-    attempt, stream = job.attempt, job.streams[name]
-    for at, _, sign in signs:
-        assert isinstance(sign, Sign)
-        at += shift
-        key = (sign.source, sign.rank, name)
-        before = attempt.signs.get(key)
-        if before is None or before.sign.state is not sign.state:
-            fold(job, Observed(at, name, sign))
-            continue
-        attempt.signs[key] = _SIGN_SEEN((at, name, sign, before.since))
-        if sign.state is SignState.MOVING:
-            attempt.moved_at[key] = at
-        if at > job.now:
-            job.now = at
-        stream.last_at = at
-
-
-def _is_plain(job: Job, name: str) -> bool:
-    """Whether the pod takes part in the current attempt, and is known to be reachable."""
-    stream, attempt, probe = job.streams.get(name), job.attempt, job.sources.get(Source.PROBE)
-    return (
-        stream is not None
-        and stream.attempt == attempt.number
-        and attempt.phase is not JobPhase.ENDED
-        and name not in attempt.unreachable
-        and probe is not None
-        and probe.is_up
-        and job.layout.world_size is not None
-    )
-
-
-def _only_follows(attempt: Attempt, beat: object) -> bool:
-    """Whether the rank neither leads, nor is new, nor is the first to finish an iteration."""
-    assert isinstance(beat, Beat)
-    if beat.rank not in attempt.ranks or beat.attempt is not None:
-        return False
-    iteration, furthest = beat.iteration, attempt.iteration
-    is_first = iteration is not None and (furthest is None or iteration > furthest)
-    return not is_first and beat.rank != 0 and 0 in attempt.ranks
-
-
-def _follow_rank(attempt: Attempt, name: str, beat: Beat, at: float, risen_at: float) -> None:
-    state = attempt.ranks[beat.rank]
-    if at < state.at:
-        return
-    moment = risen_at if state.at <= risen_at < at else at
-    if beat.iteration != state.iteration:
-        state.iteration = beat.iteration
-        state.progressed_at = state.moved_at = moment
-    if beat.phase != state.phase or beat.stack != state.stack:
-        state.phase, state.stack = beat.phase, beat.stack
-        state.moved_at = moment
-    state.at, state.pid, state.stream = at, beat.pid, name

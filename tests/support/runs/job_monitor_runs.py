@@ -24,9 +24,9 @@ from mwatch.model.kube.facts import KubeEvent, KubeFacts
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import Disruption, KubePod
-from mwatch.model.observation import AttemptStart, Beat, Observed, Sign, SignSource, SignState
+from mwatch.model.observation import AttemptStart, Observed, Sign, SignSource, SignState
 from mwatch.model.snapshot.pod import PodId, TrainerEnd, WrapperState
-from mwatch.model.snapshot.snapshot_wire import PodSnapshot, SidecarView
+from mwatch.model.snapshot.snapshot_wire import PodSnapshot, RankRow, SidecarView
 from support.builders import kube
 from support.builders.events import megatron_line, one
 
@@ -89,8 +89,10 @@ class TrainingPod:
     def snapshot(self, now: float, age: float = 0.4) -> PodSnapshot:
         looked = now - age
         written = min(looked, self.stops_at or looked)
-        beat = Beat(self.rank, self.world, self.iteration(written), "compute",
-                    f"{int(written):x}", 40 + self.rank, None)  # fmt: skip
+        row = RankRow(
+            self.rank, self.world, self.iteration(written), "compute", f"{int(written):x}",
+            40 + self.rank, written + self.skew, self.risen_at(written) + self.skew,
+        )  # fmt: skip
         state = SignState.STOPPED if self.stops_at and looked > self.stops_at else SignState.MOVING
         still = self.stalls_at is not None and looked > self.stalls_at + 3
         activity = SignState.FLAT if still else SignState.MOVING
@@ -100,7 +102,6 @@ class TrainingPod:
         )
         events, self.told = tuple(self.told), []
         at = looked + self.skew
-        risen = {self.rank: self.risen_at(written) + self.skew}
         wrapper = WrapperState(
             self.attempt, "act", self.started_at + self.skew, 10, "h", self.rank, self.world, (),
             None, None, "/ckpt", self.exit, False,
@@ -110,8 +111,7 @@ class TrainingPod:
         return PodSnapshot(
             at=at, age=age, cursor="life.1", gap=is_new, drift=0.0,
             who=PodId("train", self.name, self.uid, "ns", "n1", "boot", "0", at, "act"), view=view,
-            beats=(Observed(written + self.skew, self.name, beat),) if self.has_probe else (),
-            progressed=risen if self.has_probe else {},
+            ranks=(row,) if self.has_probe else (),
             signs=() if self.unwatched else tuple(Observed(at, self.name, each) for each in signs),
             sources={**SOURCES, "probe": self.has_probe, "log": self.has_log},
             gpus=(), nccl=None, fabric=(), storage=None, findings=(), events=events, unread=0,

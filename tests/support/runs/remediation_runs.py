@@ -52,7 +52,7 @@ def snapshot(pod: str, attempt: int | None, mode: str = "act") -> PodSnapshot:
     view = SidecarView()
     who = PodId("train", pod, None, None, None, None, "x", 0.0, mode)
     return PodSnapshot(
-        0.0, 0.0, "", False, 0.0, who, view, (), {}, (), {}, (), None, (), None, (), (), 0, wrapper
+        0.0, 0.0, "", False, 0.0, who, view, (), (), {}, (), None, (), None, (), (), 0, wrapper
     )
 
 

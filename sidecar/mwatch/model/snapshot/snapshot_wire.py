@@ -13,9 +13,8 @@ counted in `unread`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct, structs
@@ -56,6 +55,28 @@ class SidecarView(Struct, frozen=True, omit_defaults=True):
     unwatched: str | None = None  # why the trainer runs without the wrapper
 
 
+class RankRow(Struct, array_like=True, gc=False):
+    """One record of the probe, as it is sent: thousands come every second."""
+
+    rank: int
+    world_size: int | None
+    iteration: int | None
+    phase: str
+    stack: str
+    pid: int | None
+    at: float
+    risen: Any = None  # when the iteration last rose; older sidecars do not send it
+
+    def beat(self) -> Beat:
+        return Beat(
+            self.rank, self.world_size, self.iteration, self.phase, self.stack, self.pid, None
+        )
+
+    def rose_at(self) -> float | None:
+        """None: not known."""
+        return self.risen if isinstance(self.risen, int | float) else None
+
+
 @dataclass(frozen=True, slots=True)
 class PodSnapshot:
     at: float
@@ -65,8 +86,7 @@ class PodSnapshot:
     drift: float  # seconds by which the pod's wall clock was set forward since the start
     who: PodId
     view: SidecarView
-    beats: tuple[Observed, ...]  # newest record of each rank
-    progressed: Mapping[int, float]  # by rank: when its iteration last rose, if known
+    ranks: tuple[RankRow, ...]  # newest record of each
     signs: tuple[Observed, ...]  # newest report of each witness
     sources: Mapping[str, bool]
     gpus: tuple[Gpu, ...]
@@ -85,6 +105,12 @@ class PodSnapshot:
     signs_later: float = 0.0
     """Seconds for which the witnesses of `signs` have reported the same since."""
 
+    @property
+    def beats(self) -> tuple[Observed, ...]:
+        """Newest record of each rank."""
+        stream = self.who.pod
+        return tuple([Observed(row.at, stream, row.beat()) for row in self.ranks])
+
     def shift(self, received_at: float) -> float:
         """What to add to a time of the snapshot to get the reader's time."""
         return received_at - self.age - self.at
@@ -101,6 +127,11 @@ class PodSnapshot:
             pod=self.pod or before.pod,
         )
 
+    def settled(self) -> PodSnapshot:
+        """Without the witnesses that have stopped reporting: what steady ones refer to."""
+        reported = (each for each in self.signs if self.at - each.at <= REPORTED_SECONDS)
+        return replace(self, signs=tuple(reported))
+
     def observed(self, received_at: float) -> list[Observed]:
         """All observations for an engine, on the reader's clock."""
         shift = self.shift(received_at)
@@ -116,24 +147,13 @@ class PodSnapshot:
 
     def _rises(self) -> list[Observed]:
         """The same records at the time when their iteration rose."""
-        found = []
-        for observed in self.beats:
-            beat = observed.what
-            since = self.progressed.get(beat.rank) if isinstance(beat, Beat) else None
-            if since is not None and since < observed.at:
-                found.append(Observed(since, observed.stream, beat))
-        return found
-
-
-class _BeatRow(Struct, array_like=True):
-    rank: int
-    world_size: int | None
-    iteration: int | None
-    phase: str
-    stack: str
-    pid: int | None
-    at: float
-    risen: Any = None  # when the iteration last rose; older sidecars do not send it
+        stream = self.who.pod
+        rises = ((row.rose_at(), row) for row in self.ranks)
+        return [
+            Observed(since, stream, row.beat())
+            for since, row in rises
+            if since is not None and since < row.at
+        ]
 
 
 class _SignRow(Struct, array_like=True):
@@ -155,7 +175,7 @@ class _Document(Struct):
     gap: bool = False
     drift: float = 0.0
     view: SidecarView = SidecarView()
-    beats: tuple[_BeatRow, ...] = ()
+    beats: tuple[RankRow, ...] = ()
     signs: tuple[_SignRow, ...] = ()
     sources: dict[str, bool] = {}
     gpus: tuple[Gpu, ...] = ()
@@ -174,7 +194,7 @@ class _Steady(Struct):
     at: float
     age: float
     cursor: str
-    beats: tuple[_BeatRow, ...] = ()
+    beats: tuple[RankRow, ...] = ()
     iteration: int | None = None
     progress_at: float | None = None
     stored_at: float | None = None
@@ -198,13 +218,9 @@ def decode(data: json_codec.Buffer) -> PodSnapshot:
 
 
 def decode_steady(data: json_codec.Buffer, last: PodSnapshot) -> PodSnapshot:
-    """`last`: the whole one before it, which holds but for the passing of time and of iterations.
-    Raises ValueError."""
+    """`last`: the whole one before it, settled, which holds but for the passing of time and of
+    iterations. Raises ValueError."""
     new: _Steady = json_codec.decode(data, _Steady, strict=False)
-    rows = new.beats
-    signs = last.signs
-    if not last.signs_later:  # a whole one: who had stopped reporting has reported nothing since
-        signs = tuple([each for each in signs if last.at - each.at <= REPORTED_SECONDS])
     return PodSnapshot(
         at=new.at,
         age=new.age,
@@ -213,9 +229,8 @@ def decode_steady(data: json_codec.Buffer, last: PodSnapshot) -> PodSnapshot:
         drift=last.drift,
         who=last.who,
         view=structs.replace(last.view, iteration=new.iteration, progress_at=new.progress_at),
-        beats=tuple([_beat(row, last.who.pod) for row in rows]),
-        progressed={row.rank: row.risen for row in rows if isinstance(row.risen, int | float)},
-        signs=signs,
+        ranks=new.beats,
+        signs=last.signs,
         sources=last.sources,
         gpus=last.gpus,
         nccl=last.nccl,
@@ -262,12 +277,7 @@ def _snapshot(document: _Document) -> PodSnapshot:
     )
     return PodSnapshot(
         **{name: getattr(document, name) for name in _SAME},
-        beats=tuple(_beat(each, stream) for each in document.beats),
-        progressed={
-            each.rank: float(each.risen)
-            for each in document.beats
-            if isinstance(each.risen, int | float)
-        },
+        ranks=document.beats,
         signs=signs,
         findings=findings,
         events=events,
@@ -285,15 +295,6 @@ def _known(listed: tuple[Any, ...], read: Callable[[Any], T]) -> tuple[tuple[T, 
         except ValueError:
             continue
     return tuple(found), len(listed) - len(found)
-
-
-_BEAT: Callable[[Iterable[object]], Beat] = partial(tuple.__new__, Beat)
-_OBSERVED: Callable[[Iterable[object]], Observed] = partial(tuple.__new__, Observed)
-
-
-def _beat(row: _BeatRow, stream: str) -> Observed:
-    known = row.rank, row.world_size, row.iteration, row.phase, row.stack, row.pid, None
-    return _OBSERVED((row.at, stream, _BEAT(known)))
 
 
 def _sign(row: _SignRow, stream: str) -> Observed:
