@@ -16,7 +16,9 @@ from mwatch.runtime.http_client import (
     HttpRequest,
     HttpResponse,
     RequestFailed,
+    Streams,
     fetch,
+    follow,
 )
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -118,3 +120,41 @@ def test_a_path_or_a_header_cannot_add_lines_to_the_request() -> None:
 
 def test_an_ipv6_address_is_in_brackets_in_the_host_header() -> None:
     assert b"\r\nHost: [::1]:80\r\n" in HttpRequest("::1", 80, "/").encoded()
+
+
+async def two_streams(quiet_seconds: float) -> tuple[list[bytes], str]:
+    """The lines of one that goes on for five times as long, and why the other ended."""
+    quiet = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.readuntil(b"\r\n\r\n")
+        writer.write(CHUNKED)
+        for number in range(20):
+            writer.write(b"2\r\n%c\n\r\n" % (ord("a") + number))
+            if b"/quiet" in asked:
+                await quiet.wait()
+            await asyncio.sleep(quiet_seconds / 4)
+        writer.write(b"0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        streams, lines = Streams(quiet_seconds), list[bytes]()
+
+        async def read(path: str, line: Callable[[bytes], object]) -> HttpResponse:
+            request = HttpRequest("127.0.0.1", port, path)
+            return await follow(request, line, seconds=60.0, streams=streams, max_bytes=1000)
+
+        going, silent = (asyncio.create_task(each) for each in (
+            read("/on", lines.append), read("/quiet", lambda line: None)))  # fmt: skip
+        with pytest.raises(RequestFailed) as ended:
+            await silent
+        quiet.set()
+        await going
+    return lines, str(ended.value)
+
+
+def test_a_stream_without_a_line_is_ended_and_the_others_go_on() -> None:
+    lines, why = asyncio.run(two_streams(2.0))
+    assert b"".join(lines) == b"abcdefghijklmnopqrst" and why == "no further line within 2 s"

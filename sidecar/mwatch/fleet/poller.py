@@ -25,7 +25,14 @@ from urllib.parse import quote
 
 from mwatch.fleet.visibility import Polled
 from mwatch.model.snapshot.snapshot_wire import STEADY, PodSnapshot, decode, decode_steady
-from mwatch.runtime.http_client import FailureKind, HttpRequest, RequestFailed, follow, reason
+from mwatch.runtime.http_client import (
+    FailureKind,
+    HttpRequest,
+    RequestFailed,
+    Streams,
+    follow,
+    reason,
+)
 
 _MAX_TEXT = 160
 _WHOLE_BYTES = 1 << 20
@@ -116,6 +123,7 @@ class PodPoll:
         self._clock = clock
         self.period = period
         self._limits = limits or PollLimits()
+        self._streams = Streams(period + self._limits.seconds)
         self._loop = asyncio.SelectorEventLoop(_Batches())
         self._thread = threading.Thread(target=self._run, name="mwatch-poll", daemon=True)
         self._pods: dict[str, _Pod] = {}
@@ -244,7 +252,7 @@ class PodPoll:
         try:
             status, body = await follow(
                 request, line, seconds=limits.seconds, max_bytes=limits.max_bytes,
-                quiet_seconds=self.period + limits.seconds, asker=pod.use,
+                streams=self._streams, asker=pod.use,
             )  # fmt: skip
             if status != HTTPStatus.OK:
                 raise RequestFailed(FailureKind.BAD, f"it answers with status {status}")

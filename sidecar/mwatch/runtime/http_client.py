@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import NamedTuple
@@ -94,27 +95,65 @@ async def _run(
             return await exchange.result
     except TimeoutError:
         text = "its answer does not end" if exchange.status else "no answer"
-        if lines is not None and lines.has_begun:
-            text, seconds = "no further line", lines.quiet_seconds
+        if lines is not None and lines.heard_at:
+            text, seconds = "no further line", lines.streams.quiet_seconds
         raise RequestFailed(FailureKind.LATE, f"{text} within {seconds:g} s") from None
     except OSError as error:
         text = os.strerror(error.errno) if error.errno else reason(error)  # asyncio rewords it
         raise RequestFailed(FailureKind.UNREACHABLE, text) from None
     finally:
         exchange.close()
+        if lines is not None:
+            lines.streams.remove(lines)
+
+
+_LOOKS = 16
+
+
+class Streams:
+    """Ends each stream on which no line came for `quiet_seconds`, or a sixteenth of it later.
+
+    They share one timer: to set one anew for each line costs as much as to read the line."""
+
+    def __init__(self, quiet_seconds: float) -> None:
+        self.quiet_seconds = quiet_seconds
+        self._open: set[_Lines] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, lines: _Lines) -> None:
+        self._open.add(lines)
+        if self._timer is None:
+            self._look_later()
+
+    def remove(self, lines: _Lines) -> None:
+        self._open.discard(lines)
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self.quiet_seconds / _LOOKS, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        oldest = time.monotonic() - self.quiet_seconds
+        for lines in [each for each in self._open if each.heard_at < oldest]:
+            self._open.discard(lines)
+            lines.end()
+        if self._open:
+            self._look_later()
 
 
 class _Lines:
     """Cuts a body into lines as it arrives; each gives the server more time."""
 
     def __init__(
-        self, line: Callable[[bytes], object], max_bytes: int, quiet_seconds: float
+        self, line: Callable[[bytes], object], max_bytes: int, streams: Streams
     ) -> None:
         self._line = line
         self._max_bytes = max_bytes
-        self.quiet_seconds = quiet_seconds
+        self.streams = streams
         self.limit: asyncio.Timeout | None = None
-        self.has_begun = False
+        self.heard_at = 0.0
+        """When the last line came; 0: none yet."""
         self.rest = bytearray()
 
     def take(self, part: bytearray) -> None:
@@ -122,14 +161,23 @@ class _Lines:
         if b"\n" in part:
             *whole, last = bytes(self.rest).split(b"\n")
             self.rest = bytearray(last)
-            self.has_begun = True
+            self._hear()
             for each in whole:
                 self._line(each)
-            if self.limit is not None:
-                self.limit.reschedule(asyncio.get_running_loop().time() + self.quiet_seconds)
         if len(self.rest) > self._max_bytes:
             text = f"its answer is larger than {self._max_bytes} bytes"
             raise RequestFailed(FailureKind.LARGE, text)
+
+    def _hear(self) -> None:
+        if not self.heard_at and self.limit is not None and not self.limit.expired():
+            self.limit.reschedule(None)
+            self.streams.add(self)
+        self.heard_at = time.monotonic()
+
+    def end(self) -> None:
+        """No line came in time."""
+        if self.limit is not None:
+            self.limit.reschedule(0.0)
 
 
 async def follow(
@@ -137,14 +185,14 @@ async def follow(
     line: Callable[[bytes], object],
     *,
     seconds: float,
-    quiet_seconds: float,
+    streams: Streams,
     max_bytes: int,
     asker: Callable[[Callable[[], None]], object] | None = None,
 ) -> HttpResponse:
     """Pass on each line of the response as it arrives; the rest is the body of the result. The
-    first line must come within `seconds`, each of the others within `quiet_seconds`. `asker` is
-    given a function that sends a newline to the server, by which it may be asked for a line."""
-    lines = _Lines(line, max_bytes, quiet_seconds)
+    first line must come within `seconds`, each of the others within the time of `streams`. `asker`
+    is given a function that sends a newline to the server, by which it may be asked for a line."""
+    lines = _Lines(line, max_bytes, streams)
     result: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
     exchange = _Exchange(request.encoded(), result, _ENDLESS, lines.take)
     if asker is not None:
