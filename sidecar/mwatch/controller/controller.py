@@ -41,9 +41,10 @@ from mwatch.controller.server import (
 )
 from mwatch.errors import InputError
 from mwatch.export.http.server import Server, in_url
-from mwatch.fleet.cluster_view import FleetView, JobSeen
+from mwatch.fleet.cluster_view import FleetView, JobSeen, PodSeen
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.fleet.poller import PodPoll, PollTarget
+from mwatch.fleet.poller import targets as poll_targets
 from mwatch.kube.access import Access
 from mwatch.kube.connect import connect
 from mwatch.kube.errors import KubeError, Unavailable
@@ -207,6 +208,20 @@ class _Recalled(NamedTuple):
     past: RunReport | None
 
 
+class _Pods(NamedTuple):
+    """What follows from the pods of a job: made anew when one changes, not each second."""
+
+    seen: tuple[PodSeen, ...]
+    uids: list[str]
+    ports: dict[str, int]
+    targets: dict[str, PollTarget]
+
+    @classmethod
+    def of(cls, seen: tuple[PodSeen, ...]) -> _Pods:
+        ports = {pod.uid: port for pod, port in seen if port is not None}
+        return cls(seen, [pod.uid for pod, _ in seen], ports, poll_targets(seen))
+
+
 class Controller:
     def __init__(
         self,
@@ -253,6 +268,8 @@ class Controller:
         self._changes = ControllerLog(log)
         self._watches: dict[str, JobMonitor] = {}
         self._of_pod: dict[str, JobMonitor] = {}
+        self._pods: dict[str, _Pods] = {}
+        """By UID of the job."""
         self._targets: dict[str, PollTarget] = {}
         self._server: Server | None = None
         self._pool = ThreadPoolExecutor(2, "mwatch-recall")
@@ -329,6 +346,7 @@ class Controller:
         """Watch new jobs and pods, and forget those that are gone."""
         watches: dict[str, JobMonitor] = {}
         self._of_pod = {}
+        known, self._pods = self._pods, {}
         targets: dict[str, PollTarget] = {}
         pending = 0
         for each in seen:
@@ -338,11 +356,13 @@ class Controller:
                     pending += 1
                     continue
                 watches[watch.kube.uid] = watch
-                ports = {pod.pod.uid: pod.port for pod in each.pods if pod.port is not None}
-                watch.see(each.facts, ports, each.view_age_seconds)
-                for pod in each.pods:
-                    self._of_pod[pod.pod.uid] = watch
-                targets.update(_targets(each))
+                pods = known.get(watch.kube.uid)
+                if pods is None or pods.seen != each.pods:
+                    pods = _Pods.of(each.pods)
+                self._pods[watch.kube.uid] = pods
+                watch.see(each.facts, pods.ports, each.view_age_seconds)
+                self._of_pod |= dict.fromkeys(pods.uids, watch)
+                targets |= pods.targets
         self._watches, self._pending = watches, pending
         if targets != self._targets:
             self._targets = targets
@@ -410,17 +430,6 @@ class Controller:
     def _job_now(self, watch: JobMonitor, status: RemediationStatus) -> JobNow:
         uid = watch.kube.uid
         return JobNow(watch, status, self.metrics.of(uid), self.remediation.entry(watch.key, uid))
-
-
-def _targets(seen: JobSeen) -> dict[str, PollTarget]:
-    return {
-        each.pod.uid: PollTarget(
-            each.pod.uid, each.pod.namespace, each.pod.name, each.pod.ip, each.port,
-            each.pod.has_host_network,
-        )
-        for each in seen.pods
-        if each.port is not None and each.pod.ip and each.pod.phase == "Running"
-    }  # fmt: skip
 
 
 _ONCE_SECONDS = 30.0

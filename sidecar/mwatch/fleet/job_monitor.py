@@ -37,6 +37,7 @@ from mwatch.fleet.visibility import (
     PodsAnswering,
     PodView,
     Polled,
+    brings_changes,
     readable_sources,
     split,
 )
@@ -102,7 +103,8 @@ class JobStreams:
         self._of_pod[polled.uid] = attempt
 
     def has_only_states(self, polled: Polled) -> bool:
-        """Whether a steady answer is of the newest attempt, and no listing of the folder is due."""
+        """Whether an answer that brings no changes is of the newest attempt, and no listing of the
+        folder is due."""
         snapshot = polled.snapshot
         assert snapshot is not None
         if self._of_pod.get(polled.uid, -1) < self._attempt:
@@ -252,6 +254,9 @@ class JobMonitor:
         self.evaluations = 0
         self._were_ours: set[str] | frozenset[str] = frozenset()
         self._ran_since: float | None = None
+        self._ports: Mapping[str, int] = {}
+        self._seen: tuple[float, PodsAnswering] | None = None
+        """At the last moment for which it was asked, until a pod changes."""
 
     @property
     def attempt(self) -> int:
@@ -285,7 +290,9 @@ class JobMonitor:
         return [uid for uid, at in looks if at is not None and at < moment]
 
     def seen(self, now: float) -> PodsAnswering:
-        return split(self.pods, now, self._answer_seconds)
+        if self._seen is None or self._seen[0] != now:
+            self._seen = now, split(self.pods, now, self._answer_seconds)
+        return self._seen[1]
 
     def see(self, facts: KubeFacts, ports: Mapping[str, int], view_age: float | None) -> None:
         """Take the API server's view; `ports`: of the sidecars, by pod UID."""
@@ -293,11 +300,17 @@ class JobMonitor:
         self.kube = facts.job
         if self._record is not None:
             self._record.recorder.use(self.kube.mode)
-        there = self.pods.keys() | {pod.uid for pod in facts.left}
-        self._were_ours = (self._were_ours & there) | self.ours
+        if self._were_ours or self.ours:
+            there = self.pods.keys() | {pod.uid for pod in facts.left}
+            self._were_ours = (self._were_ours & there) | self.ours
         known_facts, self.facts = self.facts, replace(facts, ours=frozenset(self._were_ours))
         self._calm.note_facts(self.facts, known_facts)
         self.view_age_seconds = view_age
+        if facts.pods != known_facts.pods or ports != self._ports:
+            self._see_pods(facts, ports)
+
+    def _see_pods(self, facts: KubeFacts, ports: Mapping[str, int]) -> None:
+        self._ports, self._seen = ports, None
         before, self.pods = self.pods, {}
         for pod in facts.pods:
             port, known = ports.get(pod.uid), before.get(pod.uid)
@@ -320,11 +333,13 @@ class JobMonitor:
         self._calm.note_poll(polled, view)
         if polled.snapshot is None:
             self.pods[polled.uid] = view._replace(problem=polled.problem or "no answer")
+            self._seen = None
             return
         whole = polled.snapshot
         if not polled.is_steady:
             whole = whole.after(view.snapshot)
-        has_only_states = polled.is_steady and self._streams.has_only_states(polled)
+        brings_nothing = polled.is_steady or not brings_changes(polled.snapshot)
+        has_only_states = brings_nothing and self._streams.has_only_states(polled)
         if not has_only_states or not self.engine.observe_steady(polled.snapshot, polled.at):
             for observed in self._streams.new_events(polled, view):
                 self._observe(observed)
@@ -332,10 +347,11 @@ class JobMonitor:
         if step and not polled.is_steady and calibration.step_p99() is None:
             calibration.rises.append(step)  # until this engine has observed steps
         # Last: a pod whose events raise an error here is unreachable, not silent.
-        self.pods[polled.uid] = view._replace(
-            answered_at=polled.at, problem="", snapshot=whole, port=polled.port or view.port,
-            is_whole=polled.is_whole,
+        self.pods[polled.uid] = PodView(
+            view.pod, view.address, polled.port or view.port, polled.at, "", whole,
+            view.asked_since, polled.is_whole,
         )  # fmt: skip
+        self._seen = None
 
     def look(self, now: float) -> Assessment:
         if self._is_calm(now) and self.assessment is not None:

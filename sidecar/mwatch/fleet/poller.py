@@ -23,6 +23,7 @@ from selectors import DefaultSelector, SelectorKey
 from typing import NamedTuple
 from urllib.parse import quote
 
+from mwatch.fleet.cluster_view import PodSeen
 from mwatch.fleet.visibility import Polled
 from mwatch.model.snapshot.snapshot_wire import STEADY, PodSnapshot, decode, decode_steady
 from mwatch.runtime.http_client import (
@@ -97,6 +98,15 @@ class PollTarget(NamedTuple):
     address: str
     port: int
     has_host_network: bool = False
+
+
+def targets(pods: Iterable[PodSeen]) -> dict[str, PollTarget]:
+    """By UID, those whose sidecar can be asked."""
+    return {
+        pod.uid: PollTarget(pod.uid, pod.namespace, pod.name, pod.ip, port, pod.has_host_network)
+        for pod, port in pods
+        if port is not None and pod.ip and pod.phase == "Running"
+    }
 
 
 _BATCH_SECONDS = 0.05

@@ -158,7 +158,7 @@ class Calm:
         if new is None or old is None or before.problem:
             self._has_changed = True
         elif not polled.is_steady:
-            self._has_changed = _brings_changes(new) or _material(new) != _material(old)
+            self._has_changed = brings_changes(new) or _material(new) != _material(old)
 
     def note_facts(self, new: KubeFacts, old: KubeFacts) -> None:
         if not self._has_changed:
@@ -177,7 +177,8 @@ class Calm:
         return now - self._evaluated_at < _LONGEST_SECONDS and silence < _SILENT_SHARE * deadline
 
 
-def _brings_changes(new: PodSnapshot) -> bool:
+def brings_changes(new: PodSnapshot) -> bool:
+    """Not only newer records of ranks and reports of witnesses."""
     parts = new.events, new.wrapper, new.stored, new.pod
     return any(parts) or new.gap
 

@@ -145,9 +145,7 @@ class Streams:
 class _Lines:
     """Cuts a body into lines as it arrives; each gives the server more time."""
 
-    def __init__(
-        self, line: Callable[[bytes], object], max_bytes: int, streams: Streams
-    ) -> None:
+    def __init__(self, line: Callable[[bytes], object], max_bytes: int, streams: Streams) -> None:
         self._line = line
         self._max_bytes = max_bytes
         self.streams = streams
