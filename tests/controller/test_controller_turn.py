@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import urllib3
 from kube.fake_api import Reply, fake_api
 from mwatch.config.controller import ControllerSettings
 from mwatch.controller.controller import Controller
-from mwatch.fleet.cluster_view import FleetView, JobSeen
+from mwatch.fleet.cluster_view import FleetView, JobSeen, PodSeen
 from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
@@ -30,11 +31,13 @@ class FakeFleet(FleetView):
         super().__init__(access, "ns", time.time)
         self.job = job
         self.fails = False
+        self.pods: tuple[PodSeen, ...] = ()
 
     def look(self) -> list[JobSeen]:
         if self.fails:
             raise ValueError("a fault of ours")
-        return [JobSeen(KubeFacts(time.time(), self.job, self.job.name), (), 1.0)]
+        pods = tuple(each.pod for each in self.pods)
+        return [JobSeen(KubeFacts(time.time(), self.job, self.job.name, pods), self.pods, 1.0)]
 
 
 @pytest.fixture
@@ -94,4 +97,27 @@ def test_the_pages_for_people_can_be_switched_off(access: Access, no_page: bool)
     paths = controller.pages.pages()
     assert "/v1/jobs" in paths
     assert ("/" in paths, "/jobs/ns/{}" in paths) == (not no_page, not no_page)
+    controller.close()
+
+
+def test_pods_that_move_are_asked_at_their_new_place_and_others_cost_nothing(
+    access: Access, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller, fleet = made(access, kube.pytorch_job(workers=1))
+    wanted: list[list[str]] = []
+    monkeypatch.setattr(
+        controller.poll, "want", lambda every: wanted.append([each.address for each in every])
+    )
+    first, second = (replace(kube.pod(f"train-{n}"), ip=f"10.0.0.{n}") for n in (1, 2))
+    fleet.pods = PodSeen(first, 9401), PodSeen(second, 9401)
+    watch = met(controller)
+    assert watch is not None
+    before = watch.pods
+    fleet.pods = PodSeen(first, 9401), PodSeen(second, 9401)
+    controller.turn()
+    assert watch.pods is before and wanted == [[first.ip, second.ip]]
+    fleet.pods = PodSeen(first, 9401), PodSeen(replace(second, ip="10.9.9.9"), 9401)
+    controller.turn()
+    assert wanted[1:] == [[first.ip, "10.9.9.9"]]
+    assert watch.pods[second.uid].address == "10.9.9.9"
     controller.close()

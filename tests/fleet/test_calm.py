@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mwatch.fleet import job_monitor
 from mwatch.fleet.visibility import Polled
-from mwatch.model.observation import ProcessExit, Sign, SignState
+from mwatch.model.observation import Observed, ProcessExit, Sign, SignState
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot
 from support.runs.job_monitor_runs import Fleet, TrainingPod
 
@@ -31,7 +33,18 @@ class SteadyFleet(Fleet):
             return
         snapshot = pod.snapshot(self.now)
         is_steady = not snapshot.events and _states(snapshot) == _states(view.snapshot)
-        self.watch.polled(Polled(uid, self.now, snapshot, port=9401, is_steady=is_steady))
+        self.watch.polled(self.answer(Polled(uid, self.now, snapshot, "", True, 9401), is_steady))
+
+    def answer(self, polled: Polled, is_steady: bool) -> Polled:
+        return polled._replace(is_steady=is_steady)
+
+
+class WholeFleet(SteadyFleet):
+    """Its sidecars send all they have; what has not changed since the last time is left out."""
+
+    def answer(self, polled: Polled, is_steady: bool) -> Polled:
+        assert polled.snapshot is not None
+        return polled._replace(snapshot=replace(polled.snapshot, wrapper=None))
 
 
 def _states(snapshot: PodSnapshot) -> list[SignState]:
@@ -60,7 +73,7 @@ def test_a_small_job_is_evaluated_each_second() -> None:
 
 @pytest.mark.parametrize("fault", ["stop", "stall", "exit", "silence"])
 def test_a_fault_is_found_at_the_same_second_with_the_same_state(fault: str) -> None:
-    fleets = [trained(Fleet), trained(SteadyFleet)]
+    fleets = [trained(Fleet), trained(SteadyFleet), trained(WholeFleet)]
     for fleet in fleets:
         pod = fleet.pods[PODS // 2]
         if fault in ("stop", "stall"):
@@ -73,12 +86,30 @@ def test_a_fault_is_found_at_the_same_second_with_the_same_state(fault: str) -> 
         elif fault == "silence":
             pod.answers = False
         fleet.run(30)
-    one, two = fleets
-    assert one.causes == two.causes and (fault == "silence" or one.cause != "healthy")
-    assert one.findings == two.findings
-    ranks = [fleet.watch.engine.job.attempt.ranks for fleet in fleets]
-    assert ranks[0] == ranks[1]
-    signs = [fleet.watch.engine.job.attempt.signs for fleet in fleets]
-    assert signs[0] == signs[1] and len(signs[0]) == 2 * PODS
-    stopped = [each for each in signs[1].values() if each.sign.state is SignState.STOPPED]
-    assert len(stopped) == (fault == "stop")
+    one, *others = fleets
+    for two in others:
+        assert one.causes == two.causes and (fault == "silence" or one.cause != "healthy")
+        assert one.findings == two.findings
+        first, second = (each.watch.engine.job.attempt for each in (one, two))
+        assert first.ranks == second.ranks
+        assert first.signs == second.signs and len(first.signs) == 2 * PODS
+        stopped = [each for each in second.signs.values() if each.sign.state is SignState.STOPPED]
+        assert len(stopped) == (fault == "stop")
+
+
+@pytest.mark.parametrize("kind", [SteadyFleet, WholeFleet])
+def test_answers_without_news_are_not_observed_record_by_record(
+    kind: type[SteadyFleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet, observed = trained(kind), set[str]()
+    observe = fleet.watch.engine.observe
+
+    def counted(each: Observed) -> None:
+        observed.add(each.stream)
+        observe(each)
+
+    monkeypatch.setattr(fleet.watch.engine, "observe", counted)
+    fleet.run(15)
+    still = {pod.name for pod in fleet.pods[1:-1]}  # not the one with rank 0, nor the printer
+    assert len(still - observed) > PODS // 2, "but for the first to show an iteration"
+    assert min(each.at for each in fleet.watch.engine.job.attempt.ranks.values()) > fleet.now - 8

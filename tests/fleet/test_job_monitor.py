@@ -281,3 +281,17 @@ def test_a_pod_that_is_asked_in_vain_holds_nobody_up() -> None:
     fleet.run(60)
     stopped(fleet, "train-1").run(120)
     assert due(fleet.watch, fleet.now) is not None
+
+
+def test_who_answers_is_known_at_once_also_within_one_moment() -> None:
+    fleet = Fleet(3).run(20)
+    watch, uid = fleet.watch, fleet.kube["train-1"].uid
+    assert len(watch.seen(fleet.now).answering) == 3
+    watch.polled(Polled(uid, fleet.now, None, "no answer"))
+    assert [each.pod.name for each in watch.seen(fleet.now).silent] == ["train-1"]
+    fleet.poll(fleet.pods[1])
+    assert not watch.seen(fleet.now).silent
+    assert len(watch.seen(fleet.now + 60).silent) == 3
+    fleet.replace("train-2", phase="Failed")
+    fleet.see()
+    assert len(watch.seen(fleet.now).answering) == 2
