@@ -10,6 +10,7 @@ import pytest
 
 from mwatch.fleet import job_monitor
 from mwatch.fleet.visibility import Polled
+from mwatch.model.kube.node import KubeNode
 from mwatch.model.observation import Observed, ProcessExit, Sign, SignState
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot
 from support.runs.job_monitor_runs import Fleet, TrainingPod
@@ -62,6 +63,23 @@ def test_a_job_in_which_nothing_happens_is_evaluated_seldom() -> None:
     assert fleet.cause == "healthy"
     assert fleet.watch.evaluations - before <= 24, "at the lines of its printer, and every 5 s"
     assert fleet.watch.assessment is not None and fleet.watch.assessment.at == fleet.now
+
+
+def test_nodes_that_only_tell_of_themselves_are_no_change() -> None:
+    """Of thousands of nodes a few do so every second."""
+    fleet = trained(SteadyFleet)
+    fleet.nodes = (KubeNode("n1", "0"), KubeNode("n2", "0"))
+    fleet.run(5)
+    before = fleet.watch.evaluations
+    for second in range(60):
+        fleet.nodes = (KubeNode("n1", str(second)), fleet.nodes[1])
+        fleet.run(1)
+    assert fleet.watch.evaluations - before <= 24
+    before = fleet.watch.evaluations
+    for ready in (False, True, False, True):
+        fleet.nodes = (KubeNode("n1", is_ready=ready), fleet.nodes[1])
+        fleet.run(1)
+    assert fleet.watch.evaluations - before == 4
 
 
 def test_a_small_job_is_evaluated_each_second() -> None:

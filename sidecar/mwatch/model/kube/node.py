@@ -35,7 +35,8 @@ class Taint(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class KubeNode:
     name: str
-    resource_version: str = ""
+    resource_version: str = field(default="", compare=False)
+    """It grows with each status of its kubelet, every few minutes: a node that is as it was."""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     is_ready: bool = True  # False: its kubelet reports so, or is silent
