@@ -188,11 +188,11 @@ def test_a_rank_that_has_not_joined_may_still_come() -> None:
     assert hang(stalled(20), cannot_heal=True, culprit=stopped) == 10
 
 
-def test_time_in_which_a_person_held_the_run_does_not_count() -> None:
-    """It needs its time to finish the step that was held."""
+def test_who_was_held_by_a_person_has_all_its_time_anew() -> None:
+    """It needs its time to finish the step that was held, and the person may still be there."""
     built = stalled(400)
-    built.attempt.released_at, built.attempt.held_seconds = built.now - 5, 390.0
-    assert hang(built) == 390 + 300
+    built.attempt.released_at = built.now - 5
+    assert hang(built) == 395 + 300
     built.attempt.released_at = built.attempt.last_progress - 5  # it was another silence
     assert hang(built) == 300
 

@@ -45,6 +45,14 @@ def test_an_iteration_that_goes_back_opens_an_attempt() -> None:
     assert story.job.attempt.first_iteration == 3
 
 
+def test_lines_of_another_run_open_nothing_while_the_probe_sees_ranks_go_on() -> None:
+    story = Story().says(WORLD).trains(99, 100, seconds=30.0)
+    story.beats(0, 100).wait(40.0).beats(0, 100).trains(1, 2, seconds=1.0)
+    assert numbers(story) == [1] and story.job.attempt.iteration == 100
+    story.wait(60.0).trains(1)
+    assert numbers(story) == [1, 2], "nobody goes on"
+
+
 def test_torchruns_own_restart_opens_an_attempt() -> None:
     story = Story().says(WORLD).trains(1, 2).says(*RESTARTS).wait(5).says(WORLD)
     assert numbers(story) == [1, 2]

@@ -44,14 +44,13 @@ def test_the_last_movement_is_remembered() -> None:
     assert story.job.attempt.moved_at == {key: START + 5}
 
 
-def test_the_time_in_which_a_person_holds_a_run_is_counted_until_it_progresses() -> None:
+def test_a_run_waits_since_a_person_let_go_of_it_until_it_progresses() -> None:
     story = Story().trains(1, 2, 3)
     for state in (SignState.TRACED, SignState.TRACED, SignState.UNKNOWN, SignState.TRACED):
         story.wait(5).sees(Sign(SignSource.PROCESS, state, 0, state.value))
-    assert story.job.attempt.held_seconds == 10
-    assert story.job.attempt.waits_since == story.job.attempt.last_progress + 10
+    assert story.job.attempt.waits_since == story.at - 5
     story.wait(5).sees(Sign(SignSource.PROCESS, SignState.UNKNOWN, 0, "alive"))
-    assert story.job.attempt.held_seconds == 15
+    assert story.job.attempt.waits_since == story.at
     story.trains(4)
     assert story.job.attempt.waits_since == story.job.attempt.last_progress
 

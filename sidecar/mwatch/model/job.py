@@ -336,7 +336,6 @@ class Attempt:
     """When each of these that reports something else now last reported that something moves."""
     released_at: float = 0.0
     """When a person last let go of it: a debugger left, or a stopped command was continued."""
-    held_seconds: float = 0.0  # how long it was held before that, since the last progress
     stacks: dict[int, StackSeen] = field(default_factory=dict)
     """Newest dump by rank."""
     save: Save | None = None  # begun, and neither ended nor failed
@@ -377,9 +376,8 @@ class Attempt:
 
     @property
     def waits_since(self) -> float:
-        """The last progress, later by the time in which a person held the run."""
-        is_since = self.released_at >= self.last_progress
-        return self.last_progress + (self.held_seconds if is_since else 0.0)
+        """The last progress, or later when a person last let go of the run."""
+        return max(self.last_progress, self.released_at)
 
     @property
     def is_finished(self) -> bool:

@@ -344,7 +344,7 @@ def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
         if before.sign.state is sign.state:
             since = before.since
         elif before.sign.state in _HELD:
-            _released(job.attempt, before, at)
+            job.attempt.released_at = at
         elif before.sign.state is SignState.MOVING:
             job.attempt.moved_at[key] = before.at
     job.attempt.signs[key] = SignSeen(at, stream.name, sign, since)
@@ -352,13 +352,6 @@ def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
     if sign.source is SignSource.CPU_TIME and sign.rank is not None:
         # The whole command was measured as long as its ranks were not known.
         job.attempt.signs.pop((sign.source, None, stream.name), None)
-
-
-def _released(attempt: Attempt, held: SignSeen, at: float) -> None:
-    if attempt.released_at < attempt.last_progress:
-        attempt.held_seconds = 0.0
-    attempt.held_seconds += max(0.0, at - held.since)
-    attempt.released_at = at
 
 
 def _stack(job: Job, stream: Stream, at: float, stack: RankStack) -> None:

@@ -53,6 +53,8 @@ def _belongs(job: Job, stream: Stream, at: float, line: Iteration) -> bool:
         is_copy = line.iteration <= last and _is_copy(job, at, line, last)
         is_back = line.iteration < last or line.first_of_process
         if is_back and not is_copy and at >= (job.attempt.line_at or at):
+            if _is_foreign(job, at, line):
+                return False
             attempts.start(job, stream, at)
         elif line.iteration <= last:
             return False  # late, or a second copy
@@ -61,6 +63,16 @@ def _belongs(job: Job, stream: Stream, at: float, line: Iteration) -> bool:
     stream.last_iteration = line.iteration
     newest = job.attempt.steps[-1] if job.attempt.steps else None
     return newest is None or newest.iteration < line.iteration
+
+
+def _is_foreign(job: Job, at: float, line: Iteration) -> bool:
+    """The probe sees a rank that is further at this very moment: somebody quotes another run."""
+    return any(
+        rank.iteration is not None
+        and rank.iteration > line.iteration
+        and abs(at - rank.at) <= _FOLLOWED_SECONDS
+        for rank in job.attempt.ranks.values()
+    )
 
 
 def _is_copy(job: Job, at: float, line: Iteration, last: int) -> bool:
