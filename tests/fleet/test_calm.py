@@ -65,7 +65,7 @@ def test_a_job_in_which_nothing_happens_is_evaluated_seldom() -> None:
     assert fleet.watch.assessment is not None and fleet.watch.assessment.at == fleet.now
 
 
-def test_nodes_that_only_tell_of_themselves_are_no_change() -> None:
+def test_the_periodic_status_of_a_node_is_not_a_change() -> None:
     """Of thousands of nodes a few do so every second."""
     fleet = trained(SteadyFleet)
     fleet.nodes = (KubeNode("n1", "0"), KubeNode("n2", "0"))
@@ -116,7 +116,7 @@ def test_a_fault_is_found_at_the_same_second_with_the_same_state(fault: str) -> 
 
 
 @pytest.mark.parametrize("kind", [SteadyFleet, WholeFleet])
-def test_answers_without_news_are_not_observed_record_by_record(
+def test_answers_without_changes_are_not_observed_record_by_record(
     kind: type[SteadyFleet], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet, observed = trained(kind), set[str]()
