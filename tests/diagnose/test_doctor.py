@@ -76,7 +76,7 @@ def test_the_probe_must_be_alive_in_every_rank() -> None:
     assert "mwatch diagnose train -n ns" in silent.fix
     late = report(at=BEGAN + 100.0)
     assert checks._probe(pods(late)).state is PROBLEM
-    none = report(view=replace_view(report(), world_size=None), beats=())
+    none = report(view=replace_view(report(), world_size=None), ranks=())
     assert checks._probe(pods(none)).state is SKIPPED
 
 

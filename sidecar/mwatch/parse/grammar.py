@@ -32,6 +32,7 @@ ALL: tuple[Recogniser, ...] = (
     other_trainers.DEEPSPEED_OVERFLOW,
     other_trainers.TORCHTITAN,
     other_trainers.COMPOSER,
+    other_trainers.OLMO,
     training_loops.BARS,
     training_loops.DICTS,
     training_loops.TEXTS,

@@ -53,7 +53,7 @@ def _belongs(job: Job, stream: Stream, at: float, line: Iteration) -> bool:
         is_copy = line.iteration <= last and _is_copy(job, at, line, last)
         is_back = line.iteration < last or line.first_of_process
         if is_back and not is_copy and at >= (job.attempt.line_at or at):
-            if _is_foreign(job, at, line):
+            if _is_foreign(job, stream, at):
                 return False
             attempts.start(job, stream, at)
         elif line.iteration <= last:
@@ -65,11 +65,13 @@ def _belongs(job: Job, stream: Stream, at: float, line: Iteration) -> bool:
     return newest is None or newest.iteration < line.iteration
 
 
-def _is_foreign(job: Job, at: float, line: Iteration) -> bool:
-    """The probe sees a rank that is further at this very moment: somebody quotes another run."""
+def _is_foreign(job: Job, stream: Stream, at: float) -> bool:
+    """The probe sees a rank of this stream at or beyond its last line at this very moment: somebody
+    quotes another run."""
+    last = stream.last_iteration or 0
     return any(
-        rank.iteration is not None
-        and rank.iteration > line.iteration
+        rank.stream == stream.name
+        and (rank.iteration or 0) >= last
         and abs(at - rank.at) <= _FOLLOWED_SECONDS
         for rank in job.attempt.ranks.values()
     )

@@ -42,8 +42,11 @@ _APEX = re.compile(
 )
 """Apex and fairseq print the new scale only."""
 _HEADER = re.compile(
-    r"\[(?:epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[)?(?P<unit>batch|token|sample|step)="
-    r"(?P<now>\d{1,18})/(?P<total>\d{1,18})(?:,epoch=\d{1,9}(?:/\d{1,9})?)?\]:?\s*$"
+    r"\[(?:epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[)?(?P<unit>batch|token|sample)="
+    r"(?P<now>\d{1,18})/(?P<total>\d{1,18})\]:?\s*$"
+)
+_OLMO_HEADER = re.compile(
+    r"\[step=(?P<now>\d{1,18})/(?P<total>\d{1,18})(?:,epoch=\d{1,9}(?:/\d{1,9})?)?\]\s*$"
 )
 _EVAL = re.compile(r"\[Eval batch=(\d{1,18})/(\d{1,18})\](?: Eval on (.{1,200}?) data)?(:?)\s*$")
 _ENTRY = re.compile(r"\s+(?:Train|Eval) (\S[^:]{0,200}): (.*)")
@@ -279,15 +282,17 @@ def _whole(value: Scalar, plus: int) -> int | None:
 
 def _read_composer(line: Line, context: Context) -> Iterable[Event]:
     if header := _HEADER.search(line.text):
-        block = _Olmo if header["unit"] == "step" else _Train
-        context.opened = block(line, context, header)
+        context.opened = _Train(line, context, header)
     elif (header := _EVAL.search(line.text)) and header[4]:
         context.opened = _Eval(line, context, header)
     return ()
 
 
-COMPOSER = Recogniser(
-    (r"(?:batch|token|sample)=\d+/\d", r"\[step=\d+/\d"),
-    _read_composer,
-    frozenset({"composer", "other"}),
-)
+def _read_olmo(line: Line, context: Context) -> Iterable[Event]:
+    if header := _OLMO_HEADER.search(line.text):
+        context.opened = _Olmo(line, context, header)
+    return ()
+
+
+COMPOSER = Recogniser((r"(?:batch|token|sample)=\d+/\d",), _read_composer, frozenset({"composer"}))
+OLMO = Recogniser((r"\[step=\d+/\d",), _read_olmo, frozenset({"other"}))
