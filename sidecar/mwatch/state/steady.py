@@ -15,6 +15,7 @@ from mwatch.model.job import Attempt, ConfirmedSigns, Job, RankState, SignSeen
 from mwatch.model.observation import Observed, Sign, Source
 from mwatch.model.phase import JobPhase
 from mwatch.state.fold import fold
+from mwatch.state.steps import note_rank
 
 if TYPE_CHECKING:
     from mwatch.model.snapshot.snapshot_wire import RankRow
@@ -72,12 +73,7 @@ def _follow_rank(state: RankState, row: RankRow, name: str, at: float, shift: fl
     moment, risen = at, row.rose_at()
     if risen is not None and state.at <= risen + shift < at:
         moment = risen + shift
-    if row.iteration != state.iteration:
-        state.iteration = row.iteration
-        state.progressed_at = state.moved_at = moment
-    if row.phase != state.phase or row.stack != state.stack:
-        state.phase, state.stack = row.phase, row.stack
-        state.moved_at = moment
+    note_rank(state, row, moment)
     state.at, state.pid, state.stream = at, row.pid, name
 
 

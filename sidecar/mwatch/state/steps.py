@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mwatch.model.calibration import ALIKE
 from mwatch.model.event import Iteration, StepLines
@@ -23,6 +24,9 @@ from mwatch.state import attempts, calibration
 from mwatch.state.calibration import STARVED, happened
 from mwatch.state.goodput import ledger
 from mwatch.state.goodput.line_time import LineTimes, book_lines
+
+if TYPE_CHECKING:
+    from mwatch.model.snapshot.snapshot_wire import RankRow
 
 _COPY_SECONDS = 5.0  # several ranks may print the same step; no process restarts in so short a time
 _MAX_LAG = 16  # lines by which one of them may be behind the first
@@ -224,15 +228,18 @@ def _new(at: float, stream: Stream, beat: Beat) -> RankState:
 def _update(state: RankState, at: float, stream: Stream, beat: Beat) -> None:
     if at < state.at:
         return
+    note_rank(state, beat, at)
+    state.at, state.pid, state.stream = at, beat.pid, stream.name
+
+
+def note_rank(state: RankState, beat: Beat | RankRow, moment: float) -> None:
+    """Take what the probe of a rank wrote; what differs has changed at `moment`."""
     if beat.iteration != state.iteration:
         state.iteration = beat.iteration
-        state.progressed_at = state.moved_at = at
+        state.progressed_at = state.moved_at = moment
     if beat.phase != state.phase or beat.stack != state.stack:
         state.phase, state.stack = beat.phase, beat.stack
-        state.moved_at = at
-    state.at = at
-    state.pid = beat.pid
-    state.stream = stream.name
+        state.moved_at = moment
 
 
 def _progress(

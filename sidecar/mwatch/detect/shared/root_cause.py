@@ -86,8 +86,8 @@ _RECLAIMED = frozenset(
      "slurm-preempted"}
 )  # fmt: skip
 _NODE_GONE = frozenset({"k8s-node-not-ready", "ray-node-died", "slurm-node-failed"})
+"""What is seen of a machine that was taken away, and what its peers see."""
 _PEER_GONE = frozenset({"rendezvous-timeout", "rendezvous-connection", "rendezvous-closed"})
-"""What is seen of a machine that was taken away."""
 _ASSERTION = "process-assertion"
 _EXPLAINED = (
     (_RECLAIMED, _NODE_GONE),
