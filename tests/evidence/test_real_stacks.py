@@ -81,11 +81,12 @@ class Pair:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._steps = 0
+        self._steps = self._dump_count = 0
         self._dumps = Dumps(str(folder), Tree(tuple))
 
     def dump(self, seconds: float = 30.0) -> list[str]:
-        name = f"step-{self._steps}"
+        self._dump_count += 1
+        name = f"dump-{self._dump_count}"  # a name is answered once
         self._dumps.take(name, seconds)
         self.stacks = read_stacks(str(self._folder), name)
         assert [each.rank for each in self.stacks] == [0, 1]
