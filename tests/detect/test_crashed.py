@@ -11,8 +11,9 @@ import pytest
 from mwatch.detect.crashed import DETECTOR
 from mwatch.model.event import Exit
 from mwatch.model.finding import Cause, Finding, Severity
-from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, Job, Layout, ProcessGone, Save, Step
+from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, Job, Layout, ProcessGone, Save
 from mwatch.model.observation import ProcessExit, Source
+from mwatch.model.step import Step
 from support.builders.job import START, add_checkpoints, error, fault, found, job, steps
 
 LATE = START + 200

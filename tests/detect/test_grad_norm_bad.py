@@ -12,7 +12,7 @@ import pytest
 
 from mwatch.detect.grad_norm_bad import DETECTOR
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.job import Step
+from mwatch.model.step import Step
 from support.builders.job import found, job, step
 
 NAN, INF = math.nan, math.inf

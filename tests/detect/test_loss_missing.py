@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from mwatch.detect.loss_missing import DETECTOR
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.job import MAX_STEPS, Layout, Step
+from mwatch.model.job import MAX_STEPS, Layout
+from mwatch.model.step import Step
 from support.builders.job import found, job, step, steps
 
 NAN, INF = math.nan, math.inf

@@ -11,7 +11,8 @@ import pytest
 
 from mwatch.detect.loss_spike import DETECTOR
 from mwatch.model.finding import Cause, Finding, Severity
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job
+from mwatch.model.step import Step
 from support.builders.job import found, job, step, steps
 
 

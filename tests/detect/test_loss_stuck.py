@@ -9,7 +9,7 @@ from typing import Any
 
 from mwatch.detect.loss_stuck import DETECTOR
 from mwatch.model.finding import Cause, Finding, Severity
-from mwatch.model.job import Step
+from mwatch.model.step import Step
 from support.builders.job import found, job, step, steps
 
 

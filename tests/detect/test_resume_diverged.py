@@ -11,7 +11,8 @@ import pytest
 
 from mwatch.detect.resume_diverged import DETECTOR
 from mwatch.model.finding import Cause, Finding, Severity
-from mwatch.model.job import Attempt, Job, Step
+from mwatch.model.job import Attempt, Job
+from mwatch.model.step import Step
 from mwatch.model.timeline import Rollback
 from support.builders.job import START, found, job, step
 

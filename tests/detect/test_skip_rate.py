@@ -11,7 +11,8 @@ import pytest
 
 from mwatch.detect.skip_rate import DETECTOR
 from mwatch.model.finding import Cause, Finding, Severity
-from mwatch.model.job import Job, Layout, Step
+from mwatch.model.job import Job, Layout
+from mwatch.model.step import Step
 from support.builders.job import found, job, step
 from support.runs.scaler_runs import Scaler, broken_from, lines, noisy
 

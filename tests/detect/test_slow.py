@@ -8,7 +8,8 @@ from typing import Any
 
 from mwatch.detect.slow import DETECTOR
 from mwatch.model.finding import Cause, Severity
-from mwatch.model.job import Attempt, Job, Step
+from mwatch.model.job import Attempt, Job
+from mwatch.model.step import Step
 from support.builders.job import START, found, job, step
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from mwatch.detect.stalled import DETECTOR
-from mwatch.model.job import Job, Layout, Step, Stream
+from mwatch.model.job import Job, Layout, Stream
 from mwatch.model.phase import DeadlineSlot
+from mwatch.model.step import Step
 from support.builders.job import START, add_checkpoints, found, job, step
 
 LAYOUT = Layout(world_size=8, log_interval=10, total_iterations=10_000)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from mwatch.model.job import StepWindow
+from mwatch.model.step import StepWindow
 from support.builders.job import placed_lines
 
 
@@ -20,3 +20,14 @@ def test_steps_are_made_when_they_are_read_and_then_kept() -> None:
     assert [each.iteration for each in steps] == [4, 5, 6, 7, 8]
     assert list(steps) == [lines.step(index) for index in range(3, 8)]
     assert steps[0].losses == {"lm loss": 2.0}
+
+
+def test_the_pace_of_a_step_is_the_same_before_and_after_it_is_read() -> None:
+    lines = placed_lines(8, {"lm loss": [2.0] * 8}, {"elapsed_ms": [100.0 * i for i in range(8)]})
+    steps = StepWindow([lines.step(0)], maxlen=7)
+    steps.extend_later(lines, 1, 3)
+    steps.extend_later(lines, 3, 8)
+    paces = [steps.pace(index) for index in range(-7, 0)]
+    assert [each.seconds for each in paces] == [each.seconds for each in steps]
+    assert paces == [steps.pace(index) for index in range(7)]
+    assert paces[0].seconds == 0.1 and paces[0].covers == lines.lines.covers[1]

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mwatch.engine.engine import Engine
-from mwatch.model.job import PlacedLines
 from mwatch.model.observation import Observed
+from mwatch.model.step import PlacedLines
 from mwatch.parse.fast_path.run import in_pieces
 from mwatch.parse.reader import Reader, in_order
 from mwatch.replay.event_times import EventTimestamper, Placed

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from mwatch.model.job import PlacedLines
+from mwatch.model.step import PlacedLines
 from mwatch.report.series import MAX_SERIES_ATTEMPTS, Bucket, Series, ValueRange
 from support.builders.job import placed_lines, step
 

@@ -12,10 +12,11 @@ from mwatch.detect.shared.probe import probed_ranks
 from mwatch.detect.shared.stall import stall
 from mwatch.detect.shared.steps import is_all_skipped
 from mwatch.model.finding import Cause, Detector, Finding, Severity
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.phase import DeadlineSlot, JobPhase
 from mwatch.model.settings import Settings
+from mwatch.model.step import Step
 
 _INACTIVE = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED})
 _PROGRESS_SOURCES = (Source.LOG, Source.PROBE)

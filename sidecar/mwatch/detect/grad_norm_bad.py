@@ -20,9 +20,10 @@ from mwatch.detect.shared.steps import (
     window,
 )
 from mwatch.model.finding import Cause, Detector, Finding, Severity
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
+from mwatch.model.step import Step
 from mwatch.stats import median
 
 

@@ -19,9 +19,10 @@ from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.steps import is_all_skipped, slide_start
 from mwatch.model.event import Overflow
 from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
+from mwatch.model.step import Step
 
 _NEWEST = 3  # lines; a skip in one of them means that skips go on
 _NEAR = 64

@@ -20,9 +20,10 @@ from typing import NamedTuple
 from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.steps import WINDOW, may_stand_out, printed_loss, window
 from mwatch.model.finding import Cause, Detector, Finding, Severity
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
+from mwatch.model.step import Step
 from mwatch.stats import median, quantile, spread
 
 _CHEAP_SHARE = 0.85  # of the ratio: noise may lift a single older line above its neighbours

@@ -14,9 +14,10 @@ from itertools import islice
 from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.steps import first_iteration, printed_loss, streak_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
+from mwatch.model.step import Step
 from mwatch.stats import median
 
 _EXACT = frozenset({"megatron", "deepspeed"})

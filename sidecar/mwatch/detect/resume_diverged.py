@@ -19,9 +19,10 @@ from typing import NamedTuple
 from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.steps import printed_loss
 from mwatch.model.finding import Cause, Detector, Finding, Severity
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
+from mwatch.model.step import Step
 from mwatch.stats import spread
 
 _RATE_DIGITS = 2e-3  # old releases print the rate with four digits

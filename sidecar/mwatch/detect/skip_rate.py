@@ -16,9 +16,10 @@ from typing import NamedTuple
 from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.steps import slide_start
 from mwatch.model.finding import Cause, Detector, Finding, Severity
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
+from mwatch.model.step import Step
 
 _ENOUGH = 5  # times the least number of skips: then the rate is known without looking further back
 _NEAR = 16

@@ -10,15 +10,17 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import dropwhile, islice, pairwise, takewhile
+from typing import NamedTuple
 
 from mwatch.detect.shared import evidence
 from mwatch.detect.shared.progress import is_warm
 from mwatch.model.finding import Cause, Detector, Finding, Severity
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
+from mwatch.model.step import Pace, Step
 from mwatch.stats import median, quantile
 
 _USUAL = 0.25  # the faster quarter: a slow decay must not shift its own baseline
@@ -32,64 +34,77 @@ _SINCE = 64  # lines ago at most
 _WARM_UP = 2  # first lines of a process: the first holds compilation, the next may repeat it
 
 
+class _Slowdown(NamedTuple):
+    lines: int
+    """From the first slow line to the newest."""
+    text: str
+
+
 def detect(job: Job, settings: Settings) -> list[Finding]:
     rule = settings.slow
     steps = job.attempt.steps
-    recent = list(islice(reversed(steps), max(_SINCE, rule.lines)))[::-1]
+    count = min(len(steps), max(_SINCE, rule.lines))
+    recent = [steps.pace(index) for index in range(-count, 0)]
     if job.attempt.is_done or not all(map(_is_printed, recent[-2:])):
         return []
-    if found := _grown(recent[-_RISING:], rule.seconds) or _jumped(recent, rule.seconds):
-        return [found]
-    tail = [step for step in recent[-rule.lines :] if _is_printed(step)]
-    if len(tail) < rule.lines:
-        return []
-    baseline = _baseline(job, tail, settings)
-    if baseline is None:
-        return []
-    limit = rule.ratio * baseline
-    newest = takewhile(lambda step: not _is_printed(step) or _cost(step) > limit, reversed(steps))
-    slow = list(filter(_is_printed, newest))
-    if (
-        len(slow) < rule.lines
-        or sum(step.new * (step.seconds or 0.0) for step in slow) < rule.seconds
-    ):
-        return []
-    ratio = median(map(_cost, slow)) / baseline
-    text = f"steps take {ratio:.2f} times this job's usual time, for {len(slow)} lines"
-    return [_finding(text, slow[-1], slow[0])]
+    slowdown = (
+        _grown(recent[-_RISING:], rule.seconds)
+        or _jumped(recent, rule.seconds)
+        or _unusual(job, recent[-rule.lines :], settings)
+    )
+    return [_finding(slowdown.text, steps[-slowdown.lines], steps[-1])] if slowdown else []
 
 
-def _grown(newest: Sequence[Step], seconds: float) -> Finding | None:
+def _grown(newest: Sequence[Pace], seconds: float) -> _Slowdown | None:
     """The last few lines, each much slower than the one before."""
     if len(newest) < _RISING or not all(map(_is_printed, newest)):
         return None
     if any(_cost(later) < _RISE * _cost(each) for each, later in pairwise(newest)):
         return None
-    first, last = newest[0], newest[-1]
-    ratio = _cost(last) / _cost(first)
-    if ratio < _GROWN or last.new * (last.seconds or 0.0) < seconds:
+    last = newest[-1]
+    ratio = _cost(last) / _cost(newest[0])
+    if ratio < _GROWN or _seconds([last]) < seconds:
         return None
-    return _finding(
-        f"steps take longer with every line, by now {ratio:.2f} times as long", first, last
-    )
+    text = f"steps take longer with every line, by now {ratio:.2f} times as long"
+    return _Slowdown(_RISING, text)
 
 
-def _jumped(steps: Sequence[Step], seconds: float) -> Finding | None:
+def _jumped(recent: Sequence[Pace], seconds: float) -> _Slowdown | None:
     """The last few lines, each much slower than all of those before the slowdown."""
-    newest, older = steps[-_JUMPED:], steps[-_SINCE:-_JUMPED]
+    newest, older = recent[-_JUMPED:], recent[-_SINCE:-_JUMPED]
     if len(older) < _JUMPED or not all(map(_is_printed, newest)):
         return None
     least = min(map(_cost, newest))
-    before = list(dropwhile(lambda step: _MUCH * _cost(step) >= least, reversed(older)))[:_JUMPED]
-    is_usual = all(_is_printed(step) and _MUCH * _cost(step) < least for step in before)
+    before = list(dropwhile(lambda pace: _MUCH * _cost(pace) >= least, reversed(older)))[:_JUMPED]
+    is_usual = all(_is_printed(pace) and _MUCH * _cost(pace) < least for pace in before)
     if len(before) < _JUMPED or not is_usual:
         return None
-    is_same_size = all(step.batch_size == newest[-1].batch_size for step in before)
-    if not is_same_size or sum(step.new * (step.seconds or 0.0) for step in newest) < seconds:
+    is_same_size = all(pace.batch_size == newest[-1].batch_size for pace in before)
+    if not is_same_size or _seconds(newest) < seconds:
         return None
     ratio = median(map(_cost, newest)) / median(map(_cost, before))
     text = f"steps take {ratio:.2f} times as long as before, for {_JUMPED} lines or more"
-    return _finding(text, newest[0], newest[-1])
+    return _Slowdown(_JUMPED, text)
+
+
+def _unusual(job: Job, newest: Sequence[Pace], settings: Settings) -> _Slowdown | None:
+    """Many lines in a row, all slower than is usual."""
+    rule, steps = settings.slow, job.attempt.steps
+    tail = list(filter(_is_printed, newest))
+    baseline = _baseline(job, tail, settings) if len(tail) >= rule.lines else None
+    if baseline is None:
+        return None
+    limit = rule.ratio * baseline
+    backwards = map(steps.pace, range(len(steps) - 1, -1, -1))
+    streak = list(takewhile(lambda pace: not _is_printed(pace) or _cost(pace) > limit, backwards))
+    slow = list(filter(_is_printed, streak))
+    if len(slow) < rule.lines or _seconds(slow) < rule.seconds:
+        return None
+    while not _is_printed(streak[-1]):
+        streak.pop()
+    ratio = median(map(_cost, slow)) / baseline
+    text = f"steps take {ratio:.2f} times this job's usual time, for {len(slow)} lines"
+    return _Slowdown(len(streak), text)
 
 
 def _finding(text: str, first: Step, last: Step) -> Finding:
@@ -106,25 +121,29 @@ def _finding(text: str, first: Step, last: Step) -> Finding:
     )
 
 
-def _is_printed(step: Step) -> bool:
-    return bool(step.seconds) and is_warm(step)
+def _is_printed(pace: Pace) -> bool:
+    return bool(pace.seconds) and is_warm(pace)
 
 
-def _cost(step: Step) -> float:
+def _cost(pace: Pace) -> float:
     """Return seconds per sample; per step if no batch size is printed."""
-    return (step.seconds or 0.0) / (step.batch_size or 1)
+    return (pace.seconds or 0.0) / (pace.batch_size or 1)
 
 
-def _baseline(job: Job, tail: Sequence[Step], settings: Settings) -> float | None:
+def _seconds(paces: Iterable[Pace]) -> float:
+    return sum(pace.new * (pace.seconds or 0.0) for pace in paces)
+
+
+def _baseline(job: Job, tail: Sequence[Pace], settings: Settings) -> float | None:
     """Return the usual cost in this attempt or earlier ones; None if too little is known."""
     rule, size = settings.slow, tail[-1].batch_size
     steps = job.attempt.steps
     before = range(_WARM_UP, len(steps) - rule.lines)
-    sampled = [steps[index] for index in before[:: max(1, len(before) // _SAMPLE)]]
-    usual = [step for step in sampled if _is_printed(step)]
-    if any((step.batch_size or 0) > (size or 0) for step in usual):  # small ones cost more each
-        older = [steps[index] for index in before]
-        usual = [step for step in older if step.batch_size == size and _is_printed(step)]
+    sampled = map(steps.pace, before[:: max(1, len(before) // _SAMPLE)])
+    usual = list(filter(_is_printed, sampled))
+    if any((pace.batch_size or 0) > (size or 0) for pace in usual):  # small ones cost more each
+        older = map(steps.pace, before)
+        usual = [pace for pace in older if pace.batch_size == size and _is_printed(pace)]
     own = quantile(map(_cost, usual), _USUAL) if len(usual) >= rule.baseline_lines else None
     earlier = _earlier(job, size, rule.baseline_lines)
     if earlier is None or (own is not None and own <= earlier):

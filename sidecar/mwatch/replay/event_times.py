@@ -36,8 +36,8 @@ from mwatch.model.event import (
     StepLines,
     Validation,
 )
-from mwatch.model.job import PlacedLines
 from mwatch.model.observation import Observed
+from mwatch.model.step import PlacedLines
 from mwatch.replay.timestamps import (
     STEPPED,
     Stamp,

@@ -36,8 +36,8 @@ from mwatch.model.event import (
 )
 from mwatch.model.fault import Role
 from mwatch.model.finding import Finding
-from mwatch.model.job import PlacedLines
 from mwatch.model.observation import Observation, Observed
+from mwatch.model.step import PlacedLines
 from mwatch.replay.log_end import LogEnd
 from mwatch.replay.timestamps import LOOK_SECONDS, UsualGaps
 from mwatch.report.recorder import ReportRecorder

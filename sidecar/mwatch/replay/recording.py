@@ -30,8 +30,8 @@ from msgspec.structs import replace
 
 from mwatch.errors import InputError
 from mwatch.model.event import Event
-from mwatch.model.job import PlacedLines, Step
 from mwatch.model.observation import Observed, StoredCheckpoint, StoredCheckpoints
+from mwatch.model.step import PlacedLines, Step
 from mwatch.model.timeline import Rollback
 from mwatch.parse.fast_path.run import in_pieces
 from mwatch.parse.grammar import Grammar

@@ -26,9 +26,10 @@ from mwatch.model.finding import (
     Cause,
     Verdict,
 )
-from mwatch.model.job import Attempt, Job, PlacedLines
+from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
+from mwatch.model.step import PlacedLines
 from mwatch.replay.flight_evidence import FlightEvidence
 from mwatch.replay.freshness import TAIL, Age
 from mwatch.replay.log_end import LogEnd

@@ -22,8 +22,8 @@ from typing import cast
 
 from mwatch import json_codec
 from mwatch.model.event import Event, Iteration, StepLines
-from mwatch.model.job import PlacedLines
 from mwatch.model.observation import Observation
+from mwatch.model.step import PlacedLines
 from mwatch.stats import median
 
 _GLOG = re.compile(

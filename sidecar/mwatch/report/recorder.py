@@ -20,9 +20,10 @@ from mwatch.engine.engine import Assessment, Engine
 from mwatch.engine.incidents import MAX_INCIDENTS, Incident
 from mwatch.model.decision import Decision
 from mwatch.model.event import Iteration, Validation
-from mwatch.model.job import Attempt, Job, KnownCheckpoint, PlacedLines, Step
+from mwatch.model.job import Attempt, Job, KnownCheckpoint
 from mwatch.model.observation import Observed, Source
 from mwatch.model.phase import JobPhase
+from mwatch.model.step import PlacedLines, Step
 from mwatch.report import model
 from mwatch.report.conclusion import MAX_ATTEMPTS, Conclusions, RunConclusion
 from mwatch.report.model import (

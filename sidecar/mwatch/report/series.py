@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mwatch.detect.shared.steps import is_all_skipped, main_loss, main_of
-from mwatch.model.job import PlacedLines, Step
+from mwatch.model.step import PlacedLines, Step
 
 MAX_BUCKETS = 2048
 MAX_SERIES_ATTEMPTS = 256

@@ -12,9 +12,10 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import replace
 
-from mwatch.model.job import MAX_EARLIER_STEPS, Attempt, Job, PrintedEnd, StepWindow, Stream
+from mwatch.model.job import MAX_EARLIER_STEPS, Attempt, Job, PrintedEnd, Stream
 from mwatch.model.observation import AttemptStart
 from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
+from mwatch.model.step import StepWindow
 from mwatch.state import calibration
 from mwatch.state.goodput import ledger
 

@@ -18,8 +18,9 @@ from itertools import compress
 from typing import Any
 
 from mwatch.model.calibration import MAX_SHAPES, Calibration, Sample, is_duration
-from mwatch.model.job import Attempt, Job, Step
+from mwatch.model.job import Attempt, Job
 from mwatch.model.phase import DeadlineSlot, JobPhase
+from mwatch.model.step import Step
 from mwatch.state.goodput.line_time import LineTimes
 from mwatch.state.goodput.step_time import own_seconds, seconds_aside
 

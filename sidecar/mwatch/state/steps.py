@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 
 from mwatch.model.calibration import ALIKE
 from mwatch.model.event import Iteration, StepLines
-from mwatch.model.job import MAX_RANKS, Attempt, Job, PlacedLines, RankState, Step, Stream
+from mwatch.model.job import MAX_RANKS, Attempt, Job, RankState, Stream
 from mwatch.model.observation import Beat, Source
 from mwatch.model.phase import JobPhase
+from mwatch.model.step import PlacedLines, Step
 from mwatch.state import attempts, calibration
 from mwatch.state.calibration import STARVED, happened
 from mwatch.state.goodput import ledger

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mwatch.detect.shared.steps import first_iteration, skips_start, slide_start, streak_start
-from mwatch.model.job import Step
+from mwatch.model.step import Step
 from support.builders.job import step
 
 

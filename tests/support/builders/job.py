@@ -19,15 +19,14 @@ from mwatch.model.job import (
     Job,
     KnownCheckpoint,
     Layout,
-    PlacedLines,
     RankState,
     SignSeen,
     SourceStatus,
-    Step,
 )
 from mwatch.model.observation import Sign, SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
+from mwatch.model.step import PlacedLines, Step
 
 START = 1_000_000.0
 """When the built attempt started."""

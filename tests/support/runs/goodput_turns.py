@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mwatch.model.job import Attempt, Job, Layout, Step
+from mwatch.model.job import Attempt, Job, Layout
 from mwatch.model.phase import JobPhase
+from mwatch.model.step import Step
 from mwatch.state import calibration
 from mwatch.state.goodput import ledger
 from support.builders.job import START, step

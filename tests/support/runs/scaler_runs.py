@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from mwatch.model.job import Step
+from mwatch.model.step import Step
 from support.builders.job import step
 
 Allowed = Callable[[int], float]

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from mwatch.detect.shared import words
 from mwatch.model.fault import Blame, CatalogueEntry, Role
 from mwatch.model.finding import Cause
-from mwatch.model.job import Attempt, ErrorSeen, FaultSeen, Step
+from mwatch.model.job import Attempt, ErrorSeen, FaultSeen
+from mwatch.model.step import Step
 from mwatch_trainer.exits import signal_table
 from mwatch_trainer.exits.signal_table import signal_of
 

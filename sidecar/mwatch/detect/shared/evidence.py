@@ -14,7 +14,8 @@ from itertools import islice
 
 from mwatch.model.event import Error, Straggler
 from mwatch.model.finding import Evidence
-from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, ProcessGone, SignSeen, Step
+from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, ProcessGone, SignSeen
+from mwatch.model.step import Step
 
 MAX_TEXT = 2000
 Quote = Callable[[str, int], str | None]

@@ -12,8 +12,9 @@ from __future__ import annotations
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from mwatch.model.job import Attempt, Job, Step
+from mwatch.model.job import Attempt, Job
 from mwatch.model.settings import Settings
+from mwatch.model.step import Pace, Step
 from mwatch.stats import median
 
 RECENT_LINES = 32
@@ -118,7 +119,7 @@ def _warm(job: Job, lines: list[Step]) -> list[Step]:
     return [line for line in warm if line not in cold] or warm
 
 
-def is_warm(line: Step) -> bool:
+def is_warm(line: Step | Pace) -> bool:
     """Not the first step of a process, and not a line that counts iterations again."""
     return not line.is_first_of_process and line.new >= line.covers
 

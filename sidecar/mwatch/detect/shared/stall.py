@@ -31,10 +31,11 @@ from mwatch.detect.shared.progress import (
     step_limit,
     step_seconds,
 )
-from mwatch.model.job import FaultSeen, Job, SignSeen, Step
+from mwatch.model.job import FaultSeen, Job, SignSeen
 from mwatch.model.observation import SignState, Source
 from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 from mwatch.model.settings import Settings
+from mwatch.model.step import Step
 
 GIVEN_UP = frozenset(
     {

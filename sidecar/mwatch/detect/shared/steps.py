@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TypeVar
 
-from mwatch.model.job import Step
+from mwatch.model.step import Step
 
 # Losses of experts and extra predictions come and go, and Megatron divides them by the wrong number
 # when steps are skipped: they are never the main loss.

@@ -20,9 +20,10 @@ from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import Cause, Culprit, Finding, Severity
 from mwatch.model.goodput import Spent
 from mwatch.model.incident import IncidentStage
-from mwatch.model.job import Job, KnownCheckpoint, Step
+from mwatch.model.job import Job, KnownCheckpoint
 from mwatch.model.phase import JobPhase
 from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl
+from mwatch.model.step import Step
 
 MAX_RANKS = 1024
 MAX_LOSSES = 32

@@ -21,9 +21,10 @@ from mwatch.model.goodput import (
     Unjudged,
     UnknownReach,
 )
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase
+from mwatch.model.step import Step
 from mwatch.state.goodput.line_time import RECLAIMED, book_late_line, book_line, book_usual_line
 from mwatch.state.goodput.step_time import (
     SAME_MOMENT,

@@ -17,7 +17,8 @@ from operator import mul
 from typing import NamedTuple
 
 from mwatch.model.goodput import BookedSpan, GoodputLedger, Parts, Spent, StepPace, Unjudged
-from mwatch.model.job import Job, PlacedLines, Step
+from mwatch.model.job import Job
+from mwatch.model.step import PlacedLines, Step
 from mwatch.state.goodput.step_time import (
     FIRST_STEP_FACTOR,
     SAME_MOMENT,

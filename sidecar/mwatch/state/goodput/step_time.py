@@ -24,8 +24,9 @@ from mwatch.model.goodput import (
     StepShares,
     Unjudged,
 )
-from mwatch.model.job import Job, Step
+from mwatch.model.job import Job
 from mwatch.model.phase import DeadlineSlot
+from mwatch.model.step import Step
 
 SAME_MOMENT = 1e-3
 SKEW = 5.0  # Seconds that the clocks of two pods may differ by
