@@ -96,6 +96,19 @@ def test_the_result_of_a_silent_evaluation_is_where_the_next_iterations_began() 
     assert result == epoch("2026-01-07T10:00:58")
 
 
+def test_an_end_without_a_stamp_is_where_the_next_line_with_one_is() -> None:
+    """Else hours of steps without times look like a silence after the end."""
+    text = log("[2026-01-07 10:00:00,118] [INFO] [logging.py:96:log_dist] [Rank 0] step=1,"
+               " skipped=0, lr=[6e-05], mom=[(0.9, 0.95)]",
+               "{'loss': 2.1647, 'learning_rate': 5e-06, 'epoch': 3.0}",
+               "{'train_runtime': 12044.1, 'train_loss': 2.3391, 'epoch': 3.0}",
+               "[2026-01-07 13:24:40,220] [INFO] [launch.py:460:main] Process 18211 exits"
+               " successfully.")  # fmt: skip
+    ends = [each.at for each in placed(text) if getattr(each.what, "edge", "") == "end"]
+    assert len(ends) >= 2
+    assert set(ends) == {epoch("2026-01-07T13:24:40.22")}
+
+
 def test_a_result_at_the_end_of_the_log_keeps_the_last_time() -> None:
     text = log(line(10, "2026-01-07 10:00:00"),
                "  successfully saved checkpoint from iteration      10 to /ck")  # fmt: skip

@@ -265,9 +265,11 @@ def _is_start(event: Event) -> bool:
 
 
 def _is_result(event: Event) -> bool:
-    """Printed at the end of something long: a save, a load, an evaluation."""
+    """Printed at the end of something long: a save, a load, an evaluation, the training."""
     if isinstance(event, Checkpoint):
         return event.edge != "begin"
+    if isinstance(event, Phase):
+        return (event.name, event.edge) == ("training", "end")
     return isinstance(event, Validation)
 
 

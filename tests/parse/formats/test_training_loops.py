@@ -97,6 +97,7 @@ def test_several_writers_of_one_loop_are_one() -> None:
         "{'train_runtime': 811.902, 'train_steps_per_second': 0.69, 'train_loss': 0.4505}",
         "`Trainer.fit` stopped: `max_epochs=10` reached.",
         "`Trainer.fit` stopped: `max_steps=1000` reached.",
+        "    Message:               MPIJob ml/mnist-gpu successfully completed.",
         "[rank0]:[titan] 2024-12-12 10:00:00,123 - root - INFO - Training completed",
         "Training completed after 10 iterations at 2025-04-24 09:39:44. Total running time: 41min",
         "2026-01-07 10:00:00 INFO Training finished",

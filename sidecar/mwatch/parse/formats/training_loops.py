@@ -66,6 +66,7 @@ _END = re.compile(
     r"|(?:^|[>\]|-]\s*)Training (?:took|time):? \d[\d:.]* ?s?(?:ec(?:onds)?)?\.?\s*$"
     r"|Final validation metrics: |\*{5} train metrics \*{5}"
     r"|^Max number of (?:steps|epochs) has been reached"
+    r"|[A-Z]\w{1,20}Job [\w./-]{1,200} (?:is |has )?successfully completed"
     r"|# Avg bus bandwidth {1,8}: [\d.]|launch\.py:\d+:\w+\] Process \d+ exits successfully"
 )
 _OF_TOTAL = re.compile(r"\"iteration\": \"\d{1,12}/")
@@ -240,6 +241,7 @@ ENDS = Recogniser(
         "Final validation metrics: ",
         "Max number of (?:steps|epochs) has been reached",
         r"\*{5} train metrics \*{5}",
+        "Job [^ \n]{1,200} (?:is |has )?successfully completed",
         "# Avg bus bandwidth ",
         r"Process \d+ exits successfully",
     ),
