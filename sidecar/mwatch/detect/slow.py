@@ -20,7 +20,7 @@ from mwatch.model.finding import Cause, Detector, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
-from mwatch.model.step import Pace, Step
+from mwatch.model.step import Pace, Step, StepWindow
 from mwatch.stats import median, quantile
 
 _USUAL = 0.25  # the faster quarter: a slow decay must not shift its own baseline
@@ -43,16 +43,19 @@ class _Slowdown(NamedTuple):
 def detect(job: Job, settings: Settings) -> list[Finding]:
     rule = settings.slow
     steps = job.attempt.steps
-    count = min(len(steps), max(_SINCE, rule.lines))
-    recent = [steps.pace(index) for index in range(-count, 0)]
+    recent = _newest(steps, max(_RISING, rule.lines))
     if job.attempt.is_done or not all(map(_is_printed, recent[-2:])):
         return []
     slowdown = (
         _grown(recent[-_RISING:], rule.seconds)
-        or _jumped(recent, rule.seconds)
+        or _jumped(steps, rule.seconds)
         or _unusual(job, recent[-rule.lines :], settings)
     )
     return [_finding(slowdown.text, steps[-slowdown.lines], steps[-1])] if slowdown else []
+
+
+def _newest(steps: StepWindow, count: int) -> list[Pace]:
+    return [steps.pace(index) for index in range(-min(count, len(steps)), 0)]
 
 
 def _grown(newest: Sequence[Pace], seconds: float) -> _Slowdown | None:
@@ -69,12 +72,16 @@ def _grown(newest: Sequence[Pace], seconds: float) -> _Slowdown | None:
     return _Slowdown(_RISING, text)
 
 
-def _jumped(recent: Sequence[Pace], seconds: float) -> _Slowdown | None:
+def _jumped(steps: StepWindow, seconds: float) -> _Slowdown | None:
     """The last few lines, each much slower than all of those before the slowdown."""
-    newest, older = recent[-_JUMPED:], recent[-_SINCE:-_JUMPED]
-    if len(older) < _JUMPED or not all(map(_is_printed, newest)):
+    newest = _newest(steps, _JUMPED)
+    if len(steps) < 2 * _JUMPED or not all(map(_is_printed, newest)):
         return None
     least = min(map(_cost, newest))
+    sampled = range(-min(_SINCE, len(steps)), -_JUMPED, _JUMPED)  # one of any few lines in a row
+    if not any(_MUCH * _cost(steps.pace(index)) < least for index in sampled):
+        return None
+    older = _newest(steps, _SINCE)[:-_JUMPED]
     before = list(dropwhile(lambda pace: _MUCH * _cost(pace) >= least, reversed(older)))[:_JUMPED]
     is_usual = all(_is_printed(pace) and _MUCH * _cost(pace) < least for pace in before)
     if len(before) < _JUMPED or not is_usual:

@@ -129,7 +129,7 @@ def pass_calm(
     ]
 
 
-_SHARE = 0.02
+_SHARE_OF_LINES = 0.02
 _FEWEST = 8
 _PATIENCE = 64
 _SILENT = frozenset({Timers, Overflow, Straggler})
@@ -161,7 +161,7 @@ class EvaluationThrottle:
         if self._is_odd(line):
             self._odd_since_look += 1
             return self._odd_since_look > self._same_looks // _PATIENCE
-        return self._since_look > _FEWEST and self._since_look > _SHARE * self._lines
+        return self._since_look > _FEWEST and self._since_look > _SHARE_OF_LINES * self._lines
 
     def copy(self) -> EvaluationThrottle:
         other = EvaluationThrottle()
@@ -183,8 +183,9 @@ class EvaluationThrottle:
     def _lines_until_due(self) -> int:
         """How many plain lines may still come before one is looked at for its number alone."""
         since, lines = self._since_look, self._lines
-        count = max(_FEWEST - since, int((_SHARE * lines - since) / (1 - _SHARE)) - 2, 0)
-        while since + count + 1 <= max(_FEWEST, _SHARE * (lines + count + 1)):
+        share = _SHARE_OF_LINES
+        count = max(_FEWEST - since, int((share * lines - since) / (1 - share)) - 2, 0)
+        while since + count + 1 <= max(_FEWEST, share * (lines + count + 1)):
             count += 1
         return count
 
@@ -288,7 +289,7 @@ def _follow(usual: float | None, value: float | None) -> float | None:
     return value if usual is None else usual + MEMORY * (value - usual)
 
 
-_SHARE = 0.02
+_SHARE_OF_SILENCE = 0.02
 _FEW_LINES = 8
 _NO_LINES: Mapping[str, int] = MappingProxyType({})
 
@@ -437,7 +438,7 @@ class Player:
             self._look(max(self._due, self._looked_at))
 
     def _first_change(self, start: float, low: float, high: float) -> float:
-        while high - low > max(LOOK_SECONDS, _SHARE * (low - start)):
+        while high - low > max(LOOK_SECONDS, _SHARE_OF_SILENCE * (low - start)):
             middle = (low + high) / 2
             if self._differs(middle):
                 high = middle
