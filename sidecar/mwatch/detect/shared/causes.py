@@ -143,7 +143,7 @@ _SETTING = re.compile(
     re.I,
 )
 _DEMANDS = re.compile(
-    r"^[Ee]xpected |\bexpects? (?:a|an|at least|exactly|\d|\w+ to)\b|\bmust match\b"
+    r"^Expected |\bexpects? (?:a|an|at least|exactly|\d|\w+ to)\b|\bmust match\b"
     r"|\bmust (?:all )?(?:have|be of|be on) the same (?:d?type|shape|size|device)\b"
     r"|shapes cannot be multiplied"
     r"|inplace operation|does not require grad|a second time|\bgot mixed\b|still have inflight"
