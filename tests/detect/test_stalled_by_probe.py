@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mwatch.detect.stalled import DETECTOR
-from mwatch.model.job import Job
+from mwatch.model.job import Job, Layout
 from mwatch.model.observation import SignSource, SignState, Source
 from mwatch.model.phase import JobPhase
 from support.builders.job import START, add_sign, found, job, rank, steps
@@ -106,6 +106,7 @@ def test_before_there_is_step_data_the_default_counts() -> None:
     built = training()
     built.attempt.steps.clear()
     built.calibration.steps.clear()
+    built.attempt.first_iteration = built.attempt.iteration  # nor has the probe counted any
     tick(built, 600.0)
     assert found(DETECTOR, built) == []
     tick(built, 1201.0)
@@ -188,4 +189,54 @@ def test_the_first_step_has_its_own_deadline() -> None:
     built = training(phase=JobPhase.FIRST_STEP)
     built.attempt.steps.clear()
     tick(built, 900.0)
+    assert found(DETECTOR, built) == []
+
+
+def counted(iterations: int, seconds: float) -> Job:
+    """A job whose log shows its first line only, while the probe counts on."""
+    (line,) = steps([2.0])
+    line = line._replace(is_first_of_process=True)
+    built = job(
+        [line], sights=[Source.LOG, Source.PROBE], layout=Layout(world_size=8, log_interval=100)
+    )
+    built.calibration.steps.clear()
+    attempt = built.attempt
+    attempt.iteration = iterations
+    attempt.progress_at = built.now = attempt.phase_since + seconds
+    attempt.ranks = {i: rank(i, iterations, at=built.now) for i in range(8)}
+    return built
+
+
+def test_iterations_that_only_the_probe_counts_show_how_long_a_step_takes() -> None:
+    """A log interval of 100, and quick steps: the next line never comes."""
+    built = counted(40, 1.0)
+    tick(built, 7.0)
+    assert found(DETECTOR, built) == []
+    tick(built, 2.0)
+    (only,) = found(DETECTOR, built)
+    assert only.is_guess and "counted so far" in only.summary
+    slow = counted(40, 120.0)  # 3 s each
+    tick(slow, 50.0)
+    assert found(DETECTOR, slow) == []
+    few = counted(5, 1.0)
+    tick(few, 60.0)
+    assert found(DETECTOR, few) == [], "a few iterations show nothing"
+
+
+@pytest.mark.parametrize(
+    ("state", "is_found"), [(SignState.STOPPED, True), (SignState.TRACED, False)]
+)
+def test_a_signal_that_holds_every_rank_is_a_stall_before_any_step_is_known(
+    state: SignState, is_found: bool
+) -> None:
+    built = counted(2, 1.0)
+    stopped_at = built.now
+    built.now += 9.0
+    for each in built.attempt.ranks.values():
+        add_sign(
+            built, SignSource.PROCESS, state,
+            rank=each.rank, stream=each.stream, first_at=stopped_at,
+        )  # fmt: skip
+    assert bool(found(DETECTOR, built)) is is_found
+    built.attempt.ranks[3].at = built.now + 1.0  # it writes again
     assert found(DETECTOR, built) == []

@@ -75,8 +75,28 @@ def test_a_fine_run_that_a_person_interrupts_is_healthy_and_not_unknown() -> Non
     watch.says(WORLD, READY, *good(1, 2, 3))
     report = watch.recorder.report(is_over=True, is_interrupted=True)
     assert (report.verdict.cause, report.exit_code) == (Cause.HEALTHY, 0)
-    text = "interrupted by a person after iteration 3; nothing was wrong"
+    text = "interrupted by a person after iteration 3; no fault was seen"
     assert report.verdict.summary == report.attempts[-1].summary == text
+
+
+def test_a_run_that_stood_still_when_a_person_interrupted_it_is_not_called_healthy() -> None:
+    watch = Watch("observe")
+    watch.says(WORLD, READY, *good(1))
+    watch.at += 25.0
+    watch.look()
+    report = watch.recorder.report(is_over=True, is_interrupted=True)
+    assert (report.verdict.cause, report.exit_code) == (Cause.UNKNOWN, 3)
+    assert "25 s after its last progress: it may have been stuck" in report.verdict.summary
+
+
+def test_a_run_that_a_person_interrupts_in_a_save_says_so() -> None:
+    watch = Watch("observe")
+    watch.says(WORLD, READY, *good(1, 2, 3), saving(3))
+    watch.at += 40.0
+    watch.look()
+    report = watch.recorder.report(is_over=True, is_interrupted=True)
+    assert report.verdict.cause is Cause.HEALTHY
+    assert "after iteration 3, saving for 40 s; no fault was seen" in report.verdict.summary
 
 
 def test_a_sick_run_that_a_person_interrupts_stays_sick() -> None:

@@ -7,7 +7,7 @@ so that no two commands conclude differently. An attempt that mwatch ended has t
 ended for, because the kill that follows is mwatch's own doing. Any other attempt has the verdict of
 its last assessment; if it was healthy until the next attempt began, the launcher's reason, or none.
 The run has the verdict of its last attempt. An interrupted run that was healthy stays healthy:
-mwatch knows that a person ended it.
+mwatch knows that a person ended it. If it stood still before, nobody knows whether it was stuck.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from mwatch.decide.verdict import verdict
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.model.decision import Action, Decision, DecisionRecord
 from mwatch.model.finding import Cause, Finding, Verdict
-from mwatch.model.job import Attempt
+from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Source
+from mwatch.model.phase import JobPhase
 from mwatch.report.model import AttemptReport, short
 from mwatch_trainer.exits import signal_table
 
 MAX_ATTEMPTS = 256
+_STILL_SECONDS, _STILL_STEPS = 20.0, 10
+"""Nobody waits so long for a step, so the person may have waited in vain."""
 _SILENT_END = "ended without an error message or an exit code"
 
 
@@ -46,6 +49,23 @@ _NOTHING_SEEN = RunConclusion(
     None,
     (),
 )
+
+
+def _interrupted(job: Job) -> tuple[Cause, str]:
+    """What a person's interrupt says of a run without a finding."""
+    attempt = job.attempt
+    text = "interrupted by a person"
+    if attempt.iteration is not None:
+        text += f" after iteration {attempt.iteration}"
+    seconds = job.now - attempt.last_progress
+    if attempt.phase is JobPhase.TRAINING:
+        usual = job.calibration.usual_step() or 0.0
+        if seconds >= max(_STILL_SECONDS, _STILL_STEPS * usual):
+            still = f"{text}, {seconds:.0f} s after its last progress: it may have been stuck"
+            return Cause.UNKNOWN, still
+    elif attempt.phase in (JobPhase.SAVING, JobPhase.EVALUATING):
+        text += f", {attempt.phase.value} for {seconds:.0f} s"
+    return Cause.HEALTHY, f"{text}; no fault was seen"
 
 
 class _Look(NamedTuple):
@@ -94,10 +114,9 @@ class Conclusions:
         decision, acted_at = self._standing_decision(ended)
         found = verdict(job, ended.findings, decision)
         if is_interrupted and found.cause is Cause.HEALTHY:
-            done = job.attempt.iteration
-            place = "" if done is None else f" after iteration {done}"
-            text = f"interrupted by a person{place}; nothing was wrong"
-            found, decision = replace(found, summary=text), replace(decision, reason=text)
+            cause, text = _interrupted(job)
+            found = replace(found, cause=cause, summary=text)
+            decision = replace(decision, cause=cause, reason=text)
         return RunConclusion(found, decision, acted_at, ended.findings)
 
     def _standing_decision(self, ended: Assessment) -> tuple[Decision, float | None]:

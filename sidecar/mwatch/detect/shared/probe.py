@@ -21,7 +21,8 @@ from mwatch.model.settings import HangSettings, Settings
 _known: ContextVar[dict[int, ProbedRanks] | None] = ContextVar("probed_ranks", default=None)
 
 
-_HELD = frozenset({SignState.STOPPED, SignState.SUSPENDED, SignState.TRACED})
+_BY_SIGNAL = frozenset({SignState.STOPPED, SignState.SUSPENDED})
+_HELD = _BY_SIGNAL | {SignState.TRACED}
 
 
 class ProbedRanks(NamedTuple):
@@ -151,17 +152,26 @@ def standstill(job: Job, probe: ProbedRanks, settings: Settings) -> float:
 
 
 def _are_stopped(job: Job, ranks: list[RankState]) -> bool:
-    """Whether /proc shows that all of them are stopped, since their last records."""
+    return all(_stopped_since(job, rank, _HELD) is not None for rank in ranks)
+
+
+def held_seconds(job: Job, probe: ProbedRanks) -> float:
+    """Return for how long a signal has held every rank, by /proc; 0 if any of them may run. Not by
+    a debugger: its user knows that the job stands still."""
+    ranks = probe.beating + probe.silent
+    since = [_stopped_since(job, rank, _BY_SIGNAL) for rank in ranks]
+    held = [job.now - each for each in since if each is not None]
+    return min(held) if held and len(held) == len(since) else 0.0
+
+
+def _stopped_since(job: Job, rank: RankState, states: frozenset[SignState]) -> float | None:
+    """Since when /proc shows it so; None if it does not, or if a record came later."""
     signs = job.attempt.signs
-    return all(
-        any(
-            (seen := signs.get((SignSource.PROCESS, number, rank.stream))) is not None
-            and seen.sign.state in _HELD
-            and seen.at >= rank.at
-            for number in (rank.rank, None)
-        )
-        for rank in ranks
-    )
+    for number in (rank.rank, None):
+        seen = signs.get((SignSource.PROCESS, number, rank.stream))
+        if seen is not None and seen.sign.state in states and seen.at >= rank.at:
+            return seen.since
+    return None
 
 
 def prompt(probe: ProbedRanks, settings: Settings) -> list[RankState]:

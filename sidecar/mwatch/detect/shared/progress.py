@@ -13,12 +13,14 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from mwatch.model.job import Attempt, Job
+from mwatch.model.phase import JobPhase
 from mwatch.model.settings import Settings
 from mwatch.model.step import Pace, Step
 from mwatch.stats import median
 
 RECENT_LINES = 32
 STEP_LINES = 8
+_COUNTED = 10
 _BURST = 0.5  # share of the steps' time: lines that come faster were waiting in a buffer
 
 
@@ -171,6 +173,19 @@ def step_limit(job: Job, settings: Settings) -> float | None:
     if p99 is None:
         return None
     return max(hang.probe_floor_seconds, hang.probe_factor * p99)
+
+
+def counted_step(job: Job, settings: Settings) -> float | None:
+    """Return the mean step by the probe's count alone, for when no line shows a step yet; None if
+    it counted too few. It looks once a second."""
+    attempt = job.attempt
+    if attempt.first_iteration is None or attempt.iteration is None:
+        return None
+    done = attempt.iteration - attempt.first_iteration
+    if attempt.phase is not JobPhase.TRAINING or done < _COUNTED:
+        return None
+    seconds = max(attempt.progress_at - attempt.phase_since, 0.0)
+    return (seconds + settings.hang.look_seconds) / done
 
 
 def went_on(job: Job, at: float, settings: Settings) -> bool:

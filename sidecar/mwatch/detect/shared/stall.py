@@ -17,6 +17,7 @@ from typing import NamedTuple
 from mwatch.detect.shared.causes import REPORTS
 from mwatch.detect.shared.probe import (
     ProbedRanks,
+    held_seconds,
     is_behind_the_log,
     probed_ranks,
     prompt,
@@ -25,6 +26,7 @@ from mwatch.detect.shared.probe import (
 from mwatch.detect.shared.progress import (
     Cadence,
     cadence,
+    counted_step,
     has_multiple,
     last_iteration_at,
     multiples,
@@ -53,6 +55,7 @@ _ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (\d{1,18})")
 _PROBE = 0.7
 _LOG = 0.5
 _CAREFUL = 0.3
+_COUNTED_STEPS = 20  # a mean hides the longest step
 _ASIDE = frozenset({JobPhase.SAVING, JobPhase.EVALUATING, JobPhase.ASYNC_FINALIZE})
 _NEVER = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED})
 _GIVEN_UP = 0.9
@@ -164,11 +167,22 @@ def _by_probe(job: Job, probe: ProbedRanks, settings: Settings) -> Patience:
         allowed = max(_deadline(job, JobPhase(phase), settings) for phase in aside)
         return Patience(allowed, _PROBE)
     limit = step_limit(job, settings)
-    if limit is None:
-        return Patience(job.calibration.deadline(DeadlineSlot.TRAINING, settings), _PROBE)
     hang = settings.hang
+    if limit is None:
+        return _by_count(job, settings)
     limit = max(limit, hang.probe_factor * (step_seconds(job) or 0.0))
     return Patience(max(limit - hang.look_seconds, hang.look_seconds), _PROBE)
+
+
+def _by_count(job: Job, settings: Settings) -> Patience:
+    """No line shows how long a step takes; many counted ones do, though none of them by itself."""
+    default = job.calibration.deadline(DeadlineSlot.TRAINING, settings)
+    step, hang = counted_step(job, settings), settings.hang
+    if step is None:
+        return Patience(default, _PROBE)
+    limit = max(hang.beat_silence_seconds, _COUNTED_STEPS * step)
+    note = f"by the iterations counted so far a step takes {step:.2g} s"
+    return Patience(min(limit, default), _CAREFUL, note)
 
 
 def _by_log(job: Job, settings: Settings) -> Patience | None:
@@ -323,6 +337,9 @@ def _exceeded_limit(job: Job, since: float, settings: Settings) -> Stall | None:
     if silent < min(by_probe, settings.deadlines.training.floor_seconds):
         return None  # no limit is shorter
     allowed = patience(job, probe, settings)
+    at_once = settings.hang.beat_silence_seconds
+    if allowed is not None and at_once < allowed.seconds and held_seconds(job, probe) >= at_once:
+        allowed = Patience(at_once, _PROBE)  # whatever it was doing, it does not go on with it
     if allowed is None or silent < allowed.seconds or _is_dying(job, since, settings):
         return None
     after = probe.newest + 2 * settings.hang.look_seconds
