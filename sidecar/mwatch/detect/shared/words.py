@@ -349,7 +349,7 @@ _OF_EXCEPTIONS = (
                 r"|host(?:name)? .{0,60}(?:not found|unreachable)", re.I),
      Cause.FABRIC),
     (re.compile(r"(?:timed out|timeout|bailing out).{0,80}(?:\bwait|not ready|barrier"
-                r"|\brank|collective)"
+                r"|\brank|collective)|\b(?:collective|barrier)\b.{0,40}timed out"
                 r"|\bwait\w* (?:for|on|until) .{0,60}(?:\brank|barrier|worker|peer|collective)",
                 re.I), Cause.HANG),
 )  # fmt: skip
