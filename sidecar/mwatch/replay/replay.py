@@ -292,8 +292,11 @@ def _replay(
         player.play(dumps.observed(recording.streams[0].name))
         up_until = max(filter(None, (up_until, dumps.up_until())), default=None)
     player.finish(up_until, recording.line_counts, proved=proved, tails=recording.tails)
-    recording.notes += _doubts(engine.job)
+    are_untimed = _are_untimed(engine.job)
+    recording.notes += _UNTIMED if are_untimed else _doubts(engine.job)
     report = conclude(recording, player, is_up=up_until is not None, now=now)
+    if are_untimed or recording.is_relative:
+        report = replace(report, goodput=None, spent=())
     report = quoted(report, recording.paths)
     report = report if dumps is None else dumps.judged(report)
     report = of_replay(report, recording.paths) if has_curves else report
@@ -318,6 +321,19 @@ def _without_announced_restart(
 
 def run_name(names: Sequence[str]) -> str:
     return "recorded run" if names[0] == STDIN else Path(names[0]).resolve().stem
+
+
+_UNTIMED = ("goodput: unknown, because the steps in the log have no times",)
+_LINE_SECONDS = 0.01
+"""Lines without a time follow each other sooner than this."""
+
+
+def _are_untimed(job: Job) -> bool:
+    """Whether the steps print neither a time nor how long they took."""
+    steps = job.attempt.steps
+    if not steps or steps[-1].seconds is not None:
+        return False
+    return len(steps) > 1 and steps[-1].at - steps[0].at <= _LINE_SECONDS * len(steps)
 
 
 def _doubts(job: Job) -> list[str]:
