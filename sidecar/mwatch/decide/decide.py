@@ -274,16 +274,18 @@ def _is_futile(case: _Case) -> bool:
 
 
 def _is_set_up_fault(case: _Case) -> bool:
-    """A fault of network, node or shared memory that a restart fixes only by chance, in a run that
-    has never worked."""
+    """A fault of network, node, shared memory or the code's own kernels that a restart fixes only by
+    chance, in a run that has never worked."""
     job, finding = case.job, case.finding
     if not resume.has_never_worked(job):
         return False
     entry = job.catalogue.get(finding.fault or "")
     if entry is None:
         return "SIGBUS" in finding.fingerprint
-    is_of_node = entry.blame is Blame.NODE and entry.xid is None  # a GPU is left, not set up
-    is_set_up = finding.cause is Cause.FABRIC or is_of_node or entry.id == _BUS_ERROR
+    # What a GPU reports is about that GPU, which is left, not set up.
+    is_of_code = entry.blame is Blame.USER and finding.cause is Cause.CRASH
+    is_ours = entry.xid is None and (entry.blame is Blame.NODE or is_of_code)
+    is_set_up = finding.cause is Cause.FABRIC or is_ours or entry.id == _BUS_ERROR
     return is_set_up and entry.restart_helps is RestartHelps.MAYBE
 
 
