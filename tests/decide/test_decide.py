@@ -233,6 +233,8 @@ def set_up_failed(**change: Any) -> Job:
 
 SET_UP_FAULTS = [
     finding(Cause.FABRIC, fault="nccl-internal-error"),
+    finding(Cause.FABRIC, fault="nccl-connect-refused"),
+    finding(Cause.CRASH, fault="cuda-illegal-address"),
     finding(Cause.HARDWARE, fault="cuda-fabric-not-ready"),
     finding(Cause.CRASH, fault="process-bus-error"),
     finding(Cause.CRASH, fingerprint="crash/SIGBUS"),

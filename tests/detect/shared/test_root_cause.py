@@ -180,6 +180,9 @@ def test_a_part_of_a_checkpoint_that_is_not_there_is_not_data(name: str) -> None
     text = f"FileNotFoundError: [Errno 2] No such file or directory: '{name}'"
     missing = fault("data-file-not-found", at=LATE, line=140, text=text)
     assert cause(missing, elastic(1), lines=[]).cause is Cause.CHECKPOINT
+    message = text.partition(": ")[2]
+    loading = raised("FileNotFoundError", message, line=139, during="load")
+    assert cause(missing, loading, elastic(1)).cause is Cause.CHECKPOINT
     other = fault("data-file-not-found", at=LATE, line=140, text=text.replace(name, "/data/a.bin"))
     assert cause(other, elastic(1), lines=[]).cause is Cause.DATA
 
@@ -202,6 +205,22 @@ def test_trouble_that_training_survived_is_not_considered() -> None:
     assert cause(old, elastic(-9)).cause is Cause.KILLED
     other = fault("gpu-ecc-uncorrectable", at=START + 100, file="dmesg", line=7)
     assert cause(other, elastic(-6)).cause is Cause.HARDWARE  # seconds before the last line
+
+
+def test_steps_that_are_printed_below_a_schedulers_report_do_not_take_it_back() -> None:
+    last = START + 101
+    limit = fault("container-memory-limit", at=last, line=3)
+    cancelled = fault("slurm-cancelled", at=last, line=4)
+    assert cause(limit, cancelled, elastic(-9)).cause is Cause.OOM
+    assert cause(cancelled, elastic(-9)).cause is Cause.DELETED_BY_USER
+
+
+def test_an_exception_in_a_worker_of_the_loader_is_about_a_sample_once_others_were_read() -> None:
+    worker = fault("dataloader-worker-error", at=LATE, line=490)
+    odd = raised("ValueError", "the number of samples differs")
+    assert cause(worker, odd).cause is Cause.DATA
+    assert cause(worker, odd, lines=[]).cause is Cause.USER_ERROR
+    assert cause(odd).cause is not Cause.DATA
 
 
 def test_a_pipe_that_was_flushed_late_does_not_hide_the_traceback() -> None:

@@ -75,9 +75,9 @@ _BY_OTHERS = ("k8s-", "ray-", "slurm-", "cloud-")
 """Faults that a scheduler reports: its warnings are about what has happened."""
 _NOTICES = frozenset(
     {
-        "batch-limit", "k8s-evicted", "k8s-evicted-disk", "k8s-node-not-ready", "k8s-node-shutdown",
-        "k8s-preempted", "slurm-cancelled", "slurm-node-failed", "slurm-preempted",
-        "slurm-time-limit",
+        "batch-limit", "container-memory-limit", "k8s-evicted", "k8s-evicted-disk",
+        "k8s-node-not-ready", "k8s-node-shutdown", "k8s-preempted", "slurm-cancelled",
+        "slurm-node-failed", "slurm-out-of-memory", "slurm-preempted", "slurm-time-limit",
     }
 )  # fmt: skip
 """Reported by a scheduler: steps of a grace period, or a log pasted below, may come after it."""
@@ -329,7 +329,7 @@ class _Seen:
         assert seen.entry is not None
         raised = next((each for each in self._tracebacks() if explains(seen, each)), self._report)
         is_shard = _CHECKPOINT_FILE.search(seen.fault.text)
-        is_saving = raised is not None and raised.error.during == "save"
+        is_moved = raised is not None and raised.error.during in ("save", "load")
         cause = cause_of(seen.entry)
         if seen.fault.id == _INTERRUPT and not self._has_trained and raised is not None:
             cause = Cause.HANG if raised.error.during in _STUCK else cause
@@ -339,7 +339,7 @@ class _Seen:
             cause = Cause.USER_ERROR
         if cause is Cause.CHECKPOINT and causes.is_of_a_loader(self._faults):
             cause = Cause.DATA
-        if cause is Cause.DATA and is_shard and (is_saving or not self._has_trained):
+        if cause is Cause.DATA and is_shard and (is_moved or not self._has_trained):
             cause = Cause.CHECKPOINT
         if cause is Cause.STORAGE and seen.entry.runbook == "checkpoint":
             # The writer passes on whatever was raised in it.
@@ -366,9 +366,9 @@ class _Seen:
         return RootCause(cause, seen.at, error=seen, confidence=0.7)
 
     def _is_bad_record(self, name: str | None) -> bool:
-        """A worker of a data loader could not decode what it read."""
+        """A worker of a data loader could not decode what it read, or not use it as that before."""
         is_in_worker = any(seen.fault.id == _LOADER_WORKER for seen in self._faults)
-        return is_in_worker and _DECODING.search(str(name)) is not None
+        return is_in_worker and (self._has_trained or _DECODING.search(str(name)) is not None)
 
     def _is_of_a_load(self, seen: ErrorSeen) -> bool:
         """Something that the checkpoint lacks, passed on by the code that reads it."""
