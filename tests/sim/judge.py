@@ -114,8 +114,9 @@ class Judge:
         now = self._watch.stage.now
         if case.action is not None:
             return
+        old.intersection_update({(each.detector, each.cause) for each in said})
         for finding in said:
-            is_news = (finding.detector, finding.cause) not in old
+            is_news = (finding.detector, finding.cause) not in old  # or it had gone since then
             if not is_news or finding.cause in _WELL:
                 continue
             if case.noticed_after is None:

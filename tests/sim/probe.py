@@ -25,8 +25,8 @@ class Probe:
         self._chance = chance
         self._count = 0
 
-    def read(self, names: list[str], token: int | None) -> Iterator[Observed]:
-        """The records of this second; `names`: of the streams, by pod."""
+    def read(self, names: list[str], token: int | None, seconds: float) -> Iterator[Observed]:
+        """The newest record of these seconds, of each rank; `names`: of the streams, by pod."""
         stage, eyes = self._stage, self._eyes
         self._count += 1
         if stage.is_over or not stage.attempt:
@@ -34,12 +34,13 @@ class Probe:
         world, now = stage.shape.world_size, stage.now
         is_known = stage.phase not in _BEFORE and not stage.shape.flavour
         iteration = stage.iteration if is_known else None
+        missed = eyes.missed_share ** max(1, round(seconds))  # all of them, one a second
         for rank in self._ranks:
             pod = rank // stage.shape.pod_ranks
             posture = stage.odd.get(rank, stage.crowd) if stage.odd else stage.crowd
             if not posture.writes or pod in stage.lost_pods:
                 continue
-            if eyes.missed_share and self._chance.random() < eyes.missed_share:
+            if eyes.missed_share and self._chance.random() < missed:
                 continue
             place, stack = self._place(posture, rank)
             beat = Beat(rank, world, iteration, place, stack, wreckage.pid(rank), token)

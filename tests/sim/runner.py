@@ -64,7 +64,8 @@ class Runner:
         return outcome
 
     def _pace(self) -> int:
-        """Seconds to the next look: one, unless nothing has changed for long."""
+        """Seconds to the next look: one, unless nothing has changed for long. It is never far beyond
+        an event, because of all that is written in between only the end is seen."""
         stage = self.watch.stage
         state = (stage.phase, stage.iteration, stage.attempt, stage.is_over, stage.crowd)
         if state != self._last:
@@ -74,7 +75,8 @@ class Runner:
             return 1
         if stage.phase is JobPhase.TRAINING and dull < 8.0 * self.plan.shape.step_seconds:
             return 1
-        return 3 if dull < 300.0 else 10
+        quiet = self.watch.world.next_event - stage.now
+        return int(min(3 if dull < 300.0 else 10, max(1.0, quiet)))
 
     def _is_over(self) -> bool:
         stage = self.watch.stage

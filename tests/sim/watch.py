@@ -72,12 +72,12 @@ class Watch:
 
     def tick(self, seconds: float) -> Assessment:
         self.world.advance(self.stage.now + seconds)
-        for observed in self._seen():
+        for observed in self._seen(seconds):
             self.engine.observe(observed)
         return self.engine.evaluate(self.stage.now)
 
-    def _seen(self) -> Iterator[Observed]:
-        """In the order in which it reaches the engine."""
+    def _seen(self, seconds: float) -> Iterator[Observed]:
+        """What was new in these seconds, in the order in which it reaches the engine."""
         stage, eyes = self.stage, self.plan.eyes
         blinded = stage.blinded
         self._note_launches()
@@ -88,7 +88,7 @@ class Watch:
         yield from self._delivery.read()
         yield from self._exits()
         if eyes.probe and "probe" not in blinded:
-            yield from self._probe.read(self.names, self._token)
+            yield from self._probe.read(self.names, self._token, seconds)
         if eyes.has_witness:
             yield from self._witnesses.read(self.names)
         if eyes.folder and stage.now >= self._folder_at:

@@ -54,6 +54,11 @@ class World:
     def launch(self, at: float, resume_from: int | None, restarts_left: int) -> None:
         self._next = (at, resume_from, restarts_left)
 
+    @property
+    def next_event(self) -> float:
+        """When something happens next, as far as that is settled."""
+        return self._wake if self._next is None else min(self._wake, self._next[0])
+
     def advance(self, until: float) -> None:
         """Everything that happens up to `until` happens."""
         while True:

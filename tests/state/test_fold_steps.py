@@ -34,6 +34,14 @@ def test_lost_lines_do_not_stretch_what_a_line_covers() -> None:
     assert story.job.attempt.iteration == 9
 
 
+def test_nor_in_a_pod_that_does_not_print_the_arguments() -> None:
+    """A line of only skipped steps has no loss; one that covers two steps without one is NaN."""
+    story = Story().says(WORLD, *every(1)).trains(1, 2, 3, stream="pod-3")
+    story.trains(5, stream="pod-3", skipped=1, losses="")
+    newest = story.job.attempt.steps[-1]
+    assert (newest.covers, newest.skipped) == (1, 1)
+
+
 def test_a_late_line_is_no_step_back() -> None:
     story = Story().trains(1, 2, 3)
     story.at -= 2

@@ -98,6 +98,8 @@ def _step(job: Job, stream: Stream, at: float, line: Iteration) -> Step:
     before = attempt.steps[-1] if attempt.steps else None
     fresh = line.iteration - before.iteration if before else None
     covers = line.covers or fresh or _first_covers(job, line)
+    if line.flavour == "megatron" and job.layout.log_interval:
+        covers = min(covers, job.layout.log_interval)  # a line in between was lost, or is quoted
     if before is None and attempt.resumed_from is not None:
         covers = max(1, min(covers, line.iteration - attempt.resumed_from))
     new = covers if fresh is None else min(covers, fresh)
