@@ -89,6 +89,16 @@ def test_nothing_is_done_while_a_debugger_is_attached() -> None:
     assert hang(built).action is Action.NONE
 
 
+@pytest.mark.parametrize("source", [SignSource.CPU_TIME, SignSource.GPU_ACTIVITY])
+def test_rest_at_the_time_of_the_last_progress_proves_nothing(source: SignSource) -> None:
+    """A save had just ended, and then nobody said anything more."""
+    built = running(silent=110)
+    add_sign(built, source, SignState.FLAT, rank=3, at=built.attempt.last_progress + 2)
+    assert hang(built).action is Action.NONE
+    add_sign(built, source, SignState.FLAT, rank=3, at=built.attempt.last_progress + 20)
+    assert hang(built).action is Action.RESTART
+
+
 def test_silence_alone_is_not_acted_on_and_the_reason_names_what_is_missing() -> None:
     decision = hang(running(silent=4000))
     assert decision.action is Action.NONE
