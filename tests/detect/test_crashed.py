@@ -197,6 +197,18 @@ def test_a_guard_that_does_not_know_is_placed_by_the_lines() -> None:
     assert one(dying(known, lines=[])).since_iteration == 57
 
 
+def test_a_guard_that_checks_every_iteration_vouches_for_what_was_saved_before_it_raised() -> None:
+    built = dying(output("nan-in-gradients"), layout=Layout(log_interval=10))
+    assert one(built).since_iteration == 11
+    add_checkpoints(built, 12)
+    assert one(built).since_iteration == 13
+    add_checkpoints(built, 15, saved_at=LATE + 3)
+    assert one(built).since_iteration == 13, "a save after it raised proves nothing"
+    other = dying(output("loss-not-finite"), elastic(1), layout=Layout(log_interval=10))
+    add_checkpoints(other, 12)
+    assert one(other).since_iteration == 11, "it may be checked at each line only"
+
+
 def test_a_guard_cannot_name_an_iteration_beyond_the_next_line() -> None:
     off_by_one = output("nan-guard-raised", text=NAN_GUARD.format(12))
     assert one(dying(off_by_one)).since_iteration == 11

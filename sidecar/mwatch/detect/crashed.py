@@ -58,6 +58,7 @@ _DEADLY = re.compile(
     r"|k8s-(?:oom-killed|evicted|preempted|node-shutdown|deadline)|keyboard-interrupt|slurm-.*"
 )
 """Faults after which their process does not go on."""
+_GUARDS = frozenset({"nan-guard-raised", "nan-in-gradients", "nan-in-gradients-fsdp"})
 _SLURM_ENDS = frozenset({"slurm-time-limit", "slurm-cancelled"})
 _SAVES_FIRST = "Saving a checkpoint and exiting now"
 _CATCHABLE = (Blame.USER, Blame.STORAGE, Blame.FABRIC)
@@ -358,7 +359,7 @@ def _since(job: Job, root: RootCause) -> int | None:
         return None if done is None else done + 1
     named = _named(root)
     if named is None:
-        return (done or 0) + 1
+        return max([done or 0, *_checked(job, root)]) + 1
     saved = [  # what the guard saved on its way out is the last good one; releases count apart
         known.iteration
         for known in job.checkpoints.values()
@@ -368,6 +369,20 @@ def _since(job: Job, root: RootCause) -> int | None:
     if done is not None:  # had more been finished, there would be a line
         limits.append(done + (job.layout.log_interval or named))
     return min([named, *limits])
+
+
+def _checked(job: Job, root: RootCause) -> list[int]:
+    """Checkpoints of this attempt from before a guard raised that checks every iteration: there was
+    no NaN up to them, though no line shows the newest iterations."""
+    if root.fault is None or root.fault.fault.id not in _GUARDS:
+        return []
+    return [
+        known.iteration
+        for known in job.checkpoints.values()
+        if known.attempt == job.attempt.number
+        and known.saved_at is not None
+        and known.saved_at < root.at
+    ]
 
 
 def _named(root: RootCause) -> int | None:
