@@ -64,7 +64,7 @@ class Runner:
         return outcome
 
     def _pace(self) -> int:
-        """Seconds to the next look: one, unless nothing has changed for long. It is never far beyond
+        """Seconds to the next look: one, unless nothing has changed for long. It is never far after
         an event, because of all that is written in between only the end is seen."""
         stage = self.watch.stage
         state = (stage.phase, stage.iteration, stage.attempt, stage.is_over, stage.crowd)

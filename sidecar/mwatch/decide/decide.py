@@ -274,7 +274,7 @@ def _is_futile(case: _Case) -> bool:
 
 
 def _is_set_up_fault(case: _Case) -> bool:
-    """A fault of network, node, shared memory or the code's own kernels that a restart fixes only by
+    """A fault of network, node, shared memory or the code's kernels that a restart fixes only by
     chance, in a run that has never worked."""
     job, finding = case.job, case.finding
     if not resume.has_never_worked(job):
