@@ -131,6 +131,13 @@ def test_an_exception_is_explained_by_the_fault_in_its_text() -> None:
     assert cause(raised("AssertionError", line=100), bare).cause is Cause.USER_ERROR
 
 
+def test_what_a_kernel_asserts_is_raised_by_the_host() -> None:
+    asserts = fault("cuda-kernel-assert", at=LATE, line=90)
+    host = raised("torch.AcceleratorError", "CUDA error: device-side assert triggered", line=99)
+    shown_events = cause(asserts, host, elastic(1))
+    assert (shown_events.cause, shown_events.error) == (Cause.USER_ERROR, host)
+
+
 def test_a_peer_that_went_away_is_not_blamed_first() -> None:
     shown_events = cause(raised("torch.distributed.DistBackendError", "NCCL error"), elastic(1))
     assert shown_events.cause is Cause.CRASH

@@ -271,6 +271,7 @@ _HUNG_TASK = "host-hung-task"
 MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node", "container-memory-limit"})
 _BY_ID = {id: cause for cause, ids in EXCEPTIONS.items() for id in ids}
 _SAME_TEXT = 40
+_KERNEL_ASSERTS = "cuda-kernel-assert"
 _NOT_THERE = "data-file-not-found"
 _OF_DATA = re.compile(
     r"data|corpus|shard|indexmap|manifest|index|bucket"
@@ -474,10 +475,10 @@ def _last_part(error: str | None) -> str:
 
 
 def explains(fault: FaultSeen, seen: ErrorSeen) -> bool:
-    """Whether fault and error are one event; their ranks may differ, since all may raise the
-    same."""
-    error = seen.error
-    text = fault.fault.text
+    """Whether fault and error are one event; their ranks may differ: all may raise the same."""
+    error, text = seen.error, fault.fault.text
+    if fault.fault.id == _KERNEL_ASSERTS and "device-side assert" in error.message:
+        return True  # so the host reports it
     if error.message and error.message[:_SAME_TEXT] in text:
         return True
     return not error.message and bool(error.error) and str(error.error) in text
