@@ -151,6 +151,9 @@ def _wait_for_incident(
 
 def _settled(fault: str, run: Path, record: dict[str, Any] | None) -> Result:
     """Diagnose the run until it is as expected: stacks and story come some seconds later."""
+    if not run.exists():
+        said = run.with_suffix(".txt").read_text(errors="replace").strip()[-500:]
+        return Result(fault, "none", None, said, {}, "", ("mwatch run did not start",))
     until = time.monotonic() + _SETTLE_SECONDS
     while True:
         result = judged(fault, _diagnosis(run), record)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,16 @@ def test_without_a_gpu_it_is_skipped_with_the_reason(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+def test_a_watcher_that_does_not_start_says_why(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = [sys.executable, "-c", "import sys; sys.exit('a package is missing')"]
+    monkeypatch.setattr("gpu_faults.__main__._mwatch", lambda *arguments: broken)
+    found = run("sleep", tmp_path, "cpu", limit=60.0, at=5)
+    assert found.problems == ("mwatch run did not start",)
+    assert "a package is missing" in found.summary
+
+
 def test_a_single_rank_that_sleeps_in_its_step_is_found_there(tmp_path: Path) -> None:
     found = run("sleep", tmp_path, "cpu", limit=120.0, at=10)
     assert found.problems == ()
