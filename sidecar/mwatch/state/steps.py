@@ -98,8 +98,9 @@ def _step(job: Job, stream: Stream, at: float, line: Iteration) -> Step:
     before = attempt.steps[-1] if attempt.steps else None
     fresh = line.iteration - before.iteration if before else None
     covers = line.covers or fresh or _first_covers(job, line)
-    if line.flavour == "megatron" and job.layout.log_interval:
-        covers = min(covers, job.layout.log_interval)  # a line in between was lost, or is quoted
+    interval = job.layout.log_interval
+    if line.flavour == "megatron" and interval and fresh is not None and fresh > interval:
+        covers = min(covers, interval)  # a line in between was lost, or the one before was quoted
     if before is None and attempt.resumed_from is not None:
         covers = max(1, min(covers, line.iteration - attempt.resumed_from))
     new = covers if fresh is None else min(covers, fresh)
