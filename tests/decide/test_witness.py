@@ -91,7 +91,7 @@ def test_nothing_is_done_while_a_debugger_is_attached() -> None:
 
 @pytest.mark.parametrize("source", [SignSource.CPU_TIME, SignSource.GPU_ACTIVITY])
 def test_rest_at_the_time_of_the_last_progress_proves_nothing(source: SignSource) -> None:
-    """A save had just ended, and then nobody said anything more."""
+    """A save had just ended, and no report came after that."""
     built = running(silent=110)
     add_sign(built, source, SignState.FLAT, rank=3, at=built.attempt.last_progress + 2)
     assert hang(built).action is Action.NONE

@@ -41,7 +41,6 @@ def test_without_a_gpu_it_is_skipped_with_the_reason(
     assert set(FAULTS) == {"sigstop", "sleep", "kernel", "assert", "oom", "nan"}
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 def test_a_watcher_that_does_not_start_says_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -52,6 +51,7 @@ def test_a_watcher_that_does_not_start_says_why(
     assert "a package is missing" in found.summary
 
 
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
 def test_a_single_rank_that_sleeps_in_its_step_is_found_there(tmp_path: Path) -> None:
     found = run("sleep", tmp_path, "cpu", limit=120.0, at=10)
     assert found.problems == ()

@@ -288,7 +288,8 @@ def witness_reports(job: Job, finding: Finding, settings: Settings) -> WitnessRe
     held = _held_by_a_person(job, signs, settings)
     if held is not None:
         return WitnessReports((), (held,), "")
-    agreeing = [seen for seen in signs if _agrees(job, seen, settings)]
+    rested = job.attempt.last_progress + step_seconds(job, settings)
+    agreeing = [seen for seen in signs if _agrees(job, seen, rested)]
     reported = (*_faults(job, finding, settings), *_gone(job, settings))
     spinning = Spinning(job, signs, settings)
     agreed = _Agreed(agreeing, is_reported=bool(reported))
@@ -332,12 +333,13 @@ def _counts(job: Job, seen: SignSeen, settings: Settings) -> bool:
     return is_fresh and seen.at >= job.attempt.last_progress
 
 
-def _agrees(job: Job, seen: SignSeen, settings: Settings) -> bool:
+def _agrees(job: Job, seen: SignSeen, rested: float) -> bool:
+    """`rested`: before this time a CPU or GPU at rest may be about the time before the last
+    progress, as when a save has just ended."""
     if seen.sign.source is SignSource.STACKS and job.sees(Source.PROBE):
         return False  # taken by the probe, which read the progress too
-    earliest = job.attempt.last_progress + step_seconds(job, settings)
-    if seen.sign.source in _WORK and seen.at < earliest:
-        return False  # it may be about the time before, as when a save has just ended
+    if seen.sign.source in _WORK and seen.at < rested:
+        return False
     return seen.sign.state in AGREES[seen.sign.source]
 
 

@@ -360,12 +360,8 @@ def _since(job: Job, root: RootCause) -> int | None:
     named = _named(root)
     if named is None:
         return max([done or 0, *_checked(job, root)]) + 1
-    saved = [  # what the guard saved on its way out is the last good one; releases count apart
-        known.iteration
-        for known in job.checkpoints.values()
-        if known.attempt == attempt.number and (known.saved_at or 0.0) >= root.at
-    ]
-    limits = [number + 1 for number in saved]
+    # What the guard saved on its way out is the last good one; releases count apart.
+    limits = [number + 1 for number, at in _saves(job) if at >= root.at]
     if done is not None:  # had more been finished, there would be a line
         limits.append(done + (job.layout.log_interval or named))
     return min([named, *limits])
@@ -376,12 +372,15 @@ def _checked(job: Job, root: RootCause) -> list[int]:
     no NaN up to them, though no line shows the newest iterations."""
     if root.fault is None or root.fault.fault.id not in _GUARDS:
         return []
+    return [number for number, at in _saves(job) if at < root.at]
+
+
+def _saves(job: Job) -> list[tuple[int, float]]:
+    """The checkpoints that the log reports as saved by this attempt, and when."""
     return [
-        known.iteration
+        (known.iteration, known.saved_at)
         for known in job.checkpoints.values()
-        if known.attempt == job.attempt.number
-        and known.saved_at is not None
-        and known.saved_at < root.at
+        if known.attempt == job.attempt.number and known.saved_at is not None
     ]
 
 

@@ -167,9 +167,9 @@ def _by_probe(job: Job, probe: ProbedRanks, settings: Settings) -> Patience:
         allowed = max(_deadline(job, JobPhase(phase), settings) for phase in aside)
         return Patience(allowed, _PROBE)
     limit = step_limit(job, settings)
-    hang = settings.hang
     if limit is None:
         return _by_count(job, settings)
+    hang = settings.hang
     limit = max(limit, hang.probe_factor * (step_seconds(job) or 0.0))
     return Patience(max(limit - hang.look_seconds, hang.look_seconds), _PROBE)
 
