@@ -8,6 +8,7 @@ import pytest
 
 from mwatch.model.observation import AttemptStart, ProcessExit
 from mwatch.model.phase import JobPhase
+from support.builders.events import arguments_block
 from support.builders.fold import (
     READY,
     RESTARTS,
@@ -100,6 +101,16 @@ def test_a_start_of_rank_0_that_is_reported_after_the_steps_opens_nothing() -> N
     story.sees(AttemptStart(2, 2, 2)).wait(1).says(WORLD, loading(2), loaded(2))
     assert numbers(story) == [2]
     assert story.job.attempt.iteration == 4
+
+
+def test_a_start_that_is_printed_after_the_error_of_another_pod_is_of_the_same_attempt() -> None:
+    told = AttemptStart(1, None, 16)
+    story = Story().sees(told).sees(told, stream="pod-1").wait(5)
+    story.sees(ProcessExit(1, None, None), stream="pod-1").wait(1)
+    story.says(WORLD, arguments_block(world_size=16))
+    assert numbers(story) == [1]
+    story.wait(20).says(WORLD)
+    assert numbers(story) == [1, 2], "torchrun has started its ranks again"
 
 
 def test_pods_that_restart_together_open_one_attempt() -> None:

@@ -145,6 +145,17 @@ def test_an_evaluation_that_only_its_timer_reports_is_booked_when_it_was() -> No
     assert story.job.attempt.evaluations == 1
 
 
+def test_a_timer_that_comes_after_the_lines_of_the_next_save_moves_no_clock() -> None:
+    """Another pod prints the save. Progress in the future would hide a hang."""
+    story = Story().trains(1, 2).wait(4.5).says(saving(2)).wait(0.5).says(queued(2)).wait(0.5)
+    story.says(
+        "(min, max) time across ranks (ms):",
+        "    evaluate .......................................: (4000.00, 4000.00)",
+        stream="pod-1",
+    )
+    assert story.job.attempt.progress_at <= story.at
+
+
 def test_a_validation_that_is_nan_is_remembered_with_its_iteration() -> None:
     story = (
         Story()

@@ -305,6 +305,8 @@ class Stream:
     prints_checkpoints: bool = False
     has_wrapper: bool = False
     """A wrapper started its command and will report the end: printed text proves none."""
+    printed_at_start: set[str] = field(default_factory=set)
+    """What of the lines that a process prints once, as it starts, came in this attempt."""
     confirmed: ConfirmedSigns | None = field(default=None, compare=False, repr=False)
 
 

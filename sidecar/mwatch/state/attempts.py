@@ -60,6 +60,7 @@ def is_last_word(job: Job, stream: Stream, at: float) -> bool:
 def join(job: Job, stream: Stream) -> None:
     stream.attempt = job.attempt.number
     stream.last_iteration = None
+    stream.printed_at_start = set()
     job.attempt.streams.add(stream.name)
 
 

@@ -184,7 +184,8 @@ def fold_validation(job: Job, stream: Stream, at: float, result: Validation) -> 
 
 
 def fold_timers(job: Job, stream: Stream, at: float, timers: Timers) -> None:
-    """A result by the last rank; its line has no stamp in a recorded log."""
+    """A result by the last rank; its line has no stamp in a recorded log, so that the time may have
+    to be moved on to the end of the evaluation."""
     if not attempts.is_current(job, stream, at) or _TIMER not in timers.values:
         return
     seconds = timers.values[_TIMER][1] / 1000.0
@@ -193,7 +194,8 @@ def fold_timers(job: Job, stream: Stream, at: float, timers: Timers) -> None:
         return  # its time is booked already
     if attempt.phase is JobPhase.TRAINING and math.isfinite(seconds) and seconds > 0:
         began = max(attempt.phase_since, attempt.line_at or at)
-        if at - began < seconds:
+        passed = max(at, attempt.phase_since) - (attempt.line_at or began)
+        if passed < seconds:  # else the clock ran on, even if lines of a save came first
             _look_back(job, began, began + seconds)
 
 
@@ -206,8 +208,8 @@ def _look_back(job: Job, since: float, until: float) -> None:
 
 
 def fold_marker(job: Job, stream: Stream, at: float, mark: Phase) -> None:
-    if mark.name == "starting" and mark.edge == "begin" and is_new_process(job, stream, at):
-        attempts.start(job, stream, at)
+    if mark.name == "starting" and mark.edge == "begin":
+        _printed_start(job, stream, at, "banner")
     if not attempts.is_current(job, stream, at):
         return
     attempt = job.attempt
@@ -231,14 +233,23 @@ def _is_far_from_the_end(job: Job) -> bool:
     return total - attempt.iteration > max(job.layout.log_interval or 1, attempt.steps[-1].covers)
 
 
-def is_new_process(job: Job, stream: Stream, at: float) -> bool:
+def _printed_start(job: Job, stream: Stream, at: float, kind: str) -> None:
+    if _is_new_process(job, stream, at, kind):
+        attempts.start(job, stream, at)
+    stream.printed_at_start.add(kind)
+
+
+def _is_new_process(job: Job, stream: Stream, at: float, kind: str) -> bool:
     """Rank 0 prints once that it starts; a stream with more output than that starts again."""
     attempt = job.attempt
     if stream.attempt != attempt.number:
         return True
     if attempt.is_numbered and attempt.steps and at < attempt.steps[0].at:
         return False  # late: the start of the process that made these steps
-    has_begun = not attempts.is_before_steps(attempt) or attempt.first_iteration is not None
+    has_stepped = attempt.first_iteration is not None
+    if attempt.is_numbered and not has_stepped and kind not in stream.printed_at_start:
+        return False  # the start that its wrapper reported, printed after another pod's error
+    has_begun = has_stepped or not attempts.is_before_steps(attempt)
     return has_begun or attempt.ended_at is not None or bool(attempt.errors)
 
 
@@ -253,8 +264,7 @@ def fold_overflow(job: Job, stream: Stream, at: float, overflow: Overflow) -> No
 
 
 def fold_layout(job: Job, stream: Stream, at: float, printed: Arguments) -> None:
-    if is_new_process(job, stream, at):
-        attempts.start(job, stream, at)
+    _printed_start(job, stream, at, "arguments")
     if not attempts.is_current(job, stream, at):
         return
     before = job.layout
