@@ -22,6 +22,7 @@ from support.builders.fold import (
     saving,
 )
 
+LEAVES = "exiting program at iteration 3"
 BYE = "[exiting program after receiving SIGTERM.] datetime: 2025-09-07 23:59:00 "
 
 
@@ -143,6 +144,17 @@ def test_an_evaluation_that_only_its_timer_reports_is_booked_when_it_was() -> No
     )
     assert list(story.job.calibration.durations[DeadlineSlot.EVALUATING]) == [4.0]
     assert story.job.attempt.evaluations == 1
+
+
+def test_an_exit_over_a_result_that_failed_validation_was_not_asked_for() -> None:
+    failed = (
+        "ERROR:megatron.core.rerun_state_machine:Unexpected result nan on rank 6 at iteration #3 "
+        "invocation #1 (message='found NaN in local forward loss calculation')"
+    )
+    story = Story().says(WORLD).trains(1, 2).wait(1).says(failed, LEAVES)
+    assert story.job.attempt.exit is None
+    went_on = Story().says(WORLD).trains(1, 2).wait(1).says(failed).trains(3).wait(1).says(LEAVES)
+    assert went_on.job.attempt.exit is not None
 
 
 def test_a_timer_that_comes_after_the_lines_of_the_next_save_moves_no_clock() -> None:

@@ -139,9 +139,15 @@ def fold_exit(job: Job, stream: Stream, at: float, bye: Exit) -> None:
     if bye.reason == _ASKED_NOTHING:
         _printed_exit(job, stream, at, ProcessExit(0, None, None), is_failure=False)
         return
-    if attempt.exit is None:
+    if attempt.exit is None and not _has_failed_validation(attempt):
         attempt.exit = ExitSeen(at, stream.name, bye)
     attempts.enter_phase(job, at, JobPhase.STOPPING)
+
+
+def _has_failed_validation(attempt: Attempt) -> bool:
+    """Megatron's rerun state machine ends the run over a bad result: nobody asked for that."""
+    since = attempt.line_at or attempt.started_at
+    return any(seen.fault.id.startswith("rerun-") and seen.at >= since for seen in attempt.faults)
 
 
 def fold_process_exit(job: Job, stream: Stream, at: float, gone: ProcessExit) -> None:

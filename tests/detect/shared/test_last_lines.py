@@ -153,6 +153,25 @@ def test_a_start_from_scratch_is_reported_only_if_there_was_a_checkpoint() -> No
 
 
 @pytest.mark.parametrize(
+    ("command", "listed"),
+    [
+        ("$ ls /ckpt", "checkpoint-50  runs"),
+        ("me@node7:~$ ls -l /ckpt/mp_rank_00", "gpt--val_loss=2.91-step=6000.ckpt"),
+        ("$ aws s3 ls s3://bucket/run/", "                           PRE ba12000/"),
+    ],
+)
+def test_a_listing_shows_that_there_was_a_checkpoint(command: str, listed: str) -> None:
+    scratch = "INFO: composer: No previous autoresume checkpoint found"
+    for lines in ([command, listed, scratch], [scratch, "step 1", command, listed]):
+        anew = started_anew(enumerate(lines, 1))
+        assert anew is not None
+        assert anew.text == scratch
+    assert started_anew(enumerate([command, "runs  events.out", scratch], 1)) is None
+    saved = [scratch, "Saved checkpoint at /ckpt/checkpoint-50"]
+    assert started_anew(enumerate(saved, 1)) is None
+
+
+@pytest.mark.parametrize(
     ("line", "is_model"),
     [
         ("WARNING: could not find the metadata file /nfs/models/q-8b/latest_train_state.pt", True),
@@ -202,7 +221,13 @@ def test_a_bar_with_other_times_is_not_slow(rates: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "form",
-    ["step: 4 tps: {:,}", "{{'tokens_per_second': {}.5}}", "samples/sec: {}.25 | iteration 4"],
+    [
+        "step: 4 tps: {:,}",
+        "{{'tokens_per_second': {}.5}}",
+        "samples/sec: {}.25 | iteration 4",
+        "step 3200, loss = 2.27 ({}.4 examples/sec)",
+        "Train | Epoch 1 | 100/2000 | {}.920 it/sec | ce 7.274",
+    ],
 )
 def test_rates_that_fall_and_stay_low_are_slow(form: str) -> None:
     rates = [2200, 7100, 7000, 7200, 1600, 1650, 1620, 1640, 1600]
@@ -211,6 +236,20 @@ def test_rates_that_fall_and_stay_low_are_slow(form: str) -> None:
     assert (found.cause, found.line) == (Cause.SLOW, 5)
     for other in ([7100] * 6 + [1600] * 2, [7100] * 2 + [1600] * 8, [1600] * 4 + [7100] * 4):
         assert slowed(enumerate(map(form.format, other), 1)) is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["elapsed time per iteration (ms): {}.4 |", "({} sec/batch)", "step_time: {}"],
+)
+def test_times_that_grow_from_line_to_line_are_slow(form: str) -> None:
+    found = slowed(enumerate(map(form.format, [31, 83, 140, 199, 258, 317]), 1))
+    assert found is not None
+    assert (found.cause, found.line) == (Cause.SLOW, 6)
+    for other in ([31, 83, 140, 199], [31, 33, 34, 35, 36, 37], [31, 83, 140, 90, 258, 317]):
+        assert slowed(enumerate(map(form.format, other), 1)) is None
+    total = [f"step {count} time: {30 * count} s" for count in range(1, 9)]
+    assert slowed(enumerate(total, 1)) is None, "time since the start"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from math import isfinite
+from math import inf, isfinite
+from operator import lt
 
 from mwatch.detect.shared.words import COMPLAINS, MAX_LINE, Complaint
 from mwatch.model.finding import Cause
@@ -44,15 +45,22 @@ _HAD_ONE = re.compile(
     r"\b(?:discovered|found) (?:an? |the )?(?:latest|last|newest|existing) (?:checkpoint|model)\b"
     r"|\bexception while trying to load\b|\bsav(?:ed|ing) (?:an? |the )?checkpoint\b.{0,200}\d"
     r"|\bremoving unfinished checkpoint\b"
-    r"|\bre(?:start|launch|creat)(?:ing|ed)?+ (?:the )?worker group\b"
+    r"|\bre(?:start|launch|creat)(?:ing|ed)?+ (?:the )?worker(?: group|s of the group)\b"
     r"|\bresume requested: \S|\bload(?:ing)? (?:the )?checkpoint \S{0,200}[_-]\d{2,12}\b",
     re.I,
 )
 _FROM_SCRATCH = re.compile(
     r"\b(?:train|start|initiali[sz]|begin)\w*(?: training)? from (?:scratch|step 0|iteration 0"
-    r"|random)\b|\bno (?:existing )?checkpoint found\b",
+    r"|random)\b|\bno (?:existing |previous )?(?:autoresume )?checkpoint found\b"
+    r"|\blast_checkpoint = None\b",
     re.I,
 )
+_LISTS = re.compile(r"^\S{0,80}[$#] (?:sudo )?(?:ls|tree|(?:aws s3|gsutil|hdfs dfs) -?ls)\b")
+_LISTED = re.compile(
+    r"(?:^|[\s/])(?:iter_\d{5,9}|checkpoint[-_]\d{1,9}|(?:global_)?step[-_=]?\d{1,9}|mp_rank_\d\d"
+    r"|(?:ep\d{1,6}-)?ba\d{1,9}|\S{1,80}[-_=]\d{1,9}\S{0,80}\.(?:pt|pth|ckpt))\b"
+)
+_LISTED_LINES = 12
 _NO_MODEL = re.compile(
     r"(?:could not find the metadata file|Unable to find latest file at) "
     r"(?:\S{0,300}/)?(?:\w{0,30}models?|pretrain\w{0,20}|hub|huggingface|[\w.-]{1,60}-hf)/"
@@ -79,17 +87,33 @@ _BAR = re.compile(
     r"\b(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<[^,\]\n]{1,20},\s{1,4}"
     r"(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)"
 )
-_RATE = re.compile(
-    r"\b(tps|tgs|(?:tokens|samples|images|sequences)(?:/|_per_|[ _]per[ _])s(?:ec(?:ond)?)?\w{0,16}"
-    r"|throughput\w{0,24})[\"']?\s{0,8}[:=|]\s{0,8}(\d{1,9}(?:,\d{3})*(?:\.\d{1,6})?)\b",
-    re.I,
+_NUMBER = r"(\d{1,9}(?:,\d{3}){0,3}(?:\.\d{1,6})?(?:e[+-]?\d{1,2})?)"
+_COUNTS = r"(?:it(?:er(?:ation)?)?|step|batch|example|sample|token|image|sequence|word)(?:e?s)?"
+_RATES = (
+    re.compile(
+        rf"\b(tps|tgs|wps|{_COUNTS}(?:/|_per_|[ _]per[ _])s(?:ec(?:ond)?)?\w{{0,16}}"
+        rf"|throughput\w{{0,24}})[\"']?\s{{0,8}}[:=|]\s{{0,8}}{_NUMBER}\b",
+        re.I,
+    ),
+    re.compile(rf"\b{_NUMBER} ({_COUNTS}/s(?:ec(?:ond)?)?)\b", re.I),
+)
+"""How many in a second: name and number, or number and name."""
+_TIMES = (
+    re.compile(
+        r"\b((?:(?:step|iter(?:ation)?|batch)[ _]time|time per (?:iter(?:ation)?|step|batch))"
+        rf" ?(?:\(m?s(?:ec)?\))?)[\"']?\s{{0,8}}[:=]\s{{0,8}}{_NUMBER}\b",
+        re.I,
+    ),
+    re.compile(rf"\b{_NUMBER} (m?s(?:ec(?:ond)?s?)?/(?:it(?:er)?|step|batch|sample))\b", re.I),
 )
 _FEW = 3  # lines, counts of a bar or rates; of the last two each
 _MUCH_SLOWER = 2.5  # times as slow as each of as many before
+_GROWING = 5  # lines of which each is slower
 _DONE = re.compile(
     r"\b(?:epochs|steps|iterations|training) (?:are |is |was |has )?"
     r"(?:completed?|completes|finished|done|over)\b"
-    r"|\btraining ends\b|\btrained model has been saved\b",
+    r"|\btraining ends\b|\btrained model has been saved\b"
+    r"|\bdid not improve in the last \d{1,9} records\b|\bearly stopping (?:triggered|at epoch)\b",
     re.I,
 )
 _EXIT_ZERO = re.compile(
@@ -227,13 +251,21 @@ def nothing_learnt(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """There was a checkpoint, or a model to begin with was named, and yet the training began
-    without one."""
-    had_one = False
+    without one. Who pasted the log may have listed the checkpoints above or below it."""
+    had_one, listed_until, anew = False, 0, None
     for number, line in lines:
         text = line[:MAX_LINE]
-        if (had_one and _FROM_SCRATCH.search(text)) or _NO_MODEL.search(text):
-            return Complaint(Cause.STARTED_FROM_RANDOM, number, line.strip())
-        had_one = had_one or _HAD_ONE.search(text) is not None
+        if _FROM_SCRATCH.search(text) or _NO_MODEL.search(text):
+            anew = anew or Complaint(Cause.STARTED_FROM_RANDOM, number, line.strip())
+            had_one = had_one or _NO_MODEL.search(text) is not None
+        elif anew is None:
+            had_one = had_one or _HAD_ONE.search(text) is not None
+        if _LISTS.search(text):
+            listed_until = number + _LISTED_LINES
+        elif number <= listed_until:
+            had_one = had_one or _LISTED.search(text) is not None
+        if anew is not None and had_one:
+            return anew
     return None
 
 
@@ -257,10 +289,10 @@ def stood_still(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 
 def slowed(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """The last counts of a progress bar, or the last rates of one name, are several times as slow
-    as those before."""
+    """The last counts of a progress bar, or the last rates or times of one name, are several times
+    as slow as those before, or each is slower than the one before."""
     bars: dict[str, dict[int, tuple[float, int, str]]] = {}
-    rates: dict[str, list[tuple[float, int, str]]] = {}
+    times: dict[str, list[tuple[float, int, str]]] = {}
     for number, line in lines:
         text = line[:MAX_LINE]
         for found in _BAR.finditer(text):
@@ -268,16 +300,27 @@ def slowed(lines: Iterable[tuple[int, str]]) -> Complaint | None:
             if rate:
                 seconds = rate if found[4] == "s/it" else 1 / rate
                 bars.setdefault(found[2], {})[int(found[1])] = seconds, number, line.strip()
-        for found in _RATE.finditer(text):
-            rate = float(found[2].replace(",", ""))
-            if rate:
-                rates.setdefault(found[1].lower(), []).append((1 / rate, number, line.strip()))
+        for name, seconds in _printed_times(text):
+            times.setdefault(name, []).append((seconds, number, line.strip()))
     of_bars = (_slowdown([*steps.values()], least=1.0) for steps in bars.values())
-    return next(filter(None, (*of_bars, *map(_slowdown, rates.values()))), None)
+    return next(filter(None, (*of_bars, *map(_slowdown, times.values()))), None)
+
+
+def _printed_times(text: str) -> Iterator[tuple[str, float]]:
+    """What a line says of its speed: the name, and a time in whatever unit."""
+    for forms, is_rate in ((_RATES, True), (_TIMES, False)):
+        for index, form in enumerate(forms):
+            for found in form.finditer(text):
+                name, number = (found[1], found[2]) if index == 0 else (found[2], found[1])
+                value = float(number.replace(",", ""))
+                if 0.0 < value < inf:
+                    yield name.lower(), 1 / value if is_rate else value
 
 
 def _slowdown(times: Sequence[tuple[float, int, str]], least: float = 0.0) -> Complaint | None:
     """`times`: seconds, line and text. `least`: shorter ones are never slow."""
+    if _grows([seconds for seconds, _, _ in times]) and times[-1][0] >= least:
+        return Complaint(Cause.SLOW, *times[-1][1:])
     if len(times) < 2 * _FEW:
         return None
     slow = min(seconds for seconds, _, _ in times[-_FEW:])
@@ -287,6 +330,13 @@ def _slowdown(times: Sequence[tuple[float, int, str]], least: float = 0.0) -> Co
     if fast < max(_FEW, begin // 2) or slow < least:
         return None
     return Complaint(Cause.SLOW, times[begin][1], times[begin][2])
+
+
+def _grows(seconds: Sequence[float]) -> bool:
+    """Each of the last is longer than the one before, and the last one much longer."""
+    last = seconds[-_GROWING:]
+    rises = len(last) == _GROWING and all(map(lt, last, last[1:]))
+    return rises and last[-1] > _MUCH_SLOWER * last[0]
 
 
 def slow_network(lines: Iterable[tuple[int, str]]) -> Complaint | None:
