@@ -31,6 +31,7 @@ from mwatch.detect.shared.last_lines import (
     nothing_learnt,
     slow_network,
     slowed,
+    spiked,
     started_anew,
     stood_still,
 )
@@ -158,7 +159,7 @@ class LogEnd:
                 if not (is_known and _CTRL_C in text)
             )
             if lead is None and complaint is None:
-                looks = (bad_numbers, stood_still, started_anew, jumped, nothing_learnt)
+                looks = (bad_numbers, stood_still, started_anew, jumped, spiked, nothing_learnt)
                 complaint = next(filter(None, (look(lines) for look in looks)), None)
                 if complaint is None and file in self._with_steps:
                     complaint = slow_network(lines) or slowed(lines)

@@ -13,6 +13,7 @@ from mwatch.detect.shared.last_lines import (
     nothing_learnt,
     slow_network,
     slowed,
+    spiked,
     started_anew,
     stood_still,
 )
@@ -71,6 +72,8 @@ def test_a_count_that_rises_in_any_form_is_progress() -> None:
         "$ nvidia-smi",
         "$ date; nvidia-smi",
         "(base) root@gpu-4:~# ps -o etime,cmd -C python",
+        "-- nvidia-smi on gpu-4, 25 minutes after the last line --",
+        "# (had waited 25 minutes at this point)",
         "  0%|          | 0/345 [22:31<?, ?it/s]",
         "  0%|          | 0/345 [1:02:31<?, ?it/s]",
     ],
@@ -236,6 +239,19 @@ def test_rates_that_fall_and_stay_low_are_slow(form: str) -> None:
     assert (found.cause, found.line) == (Cause.SLOW, 5)
     for other in ([7100] * 6 + [1600] * 2, [7100] * 2 + [1600] * 8, [1600] * 4 + [7100] * 4):
         assert slowed(enumerate(map(form.format, other), 1)) is None
+
+
+def test_a_loss_that_jumped_from_a_steady_level_is_a_spike_though_it_came_back() -> None:
+    def spike(*losses: float) -> bool:
+        found = spiked(enumerate((f"step {at} loss {loss}" for at, loss in enumerate(losses)), 1))
+        assert found is None or found.cause is Cause.LOSS_SPIKE
+        return found is not None
+
+    assert spike(2.97, 2.96, 2.97, 5.88, 6.41, 5.1, 3.7, 3.2)
+    assert not spike(2.97, 2.96, 2.97, 5.88, 2.95, 2.96), "one line"
+    assert not spike(2.97, 4.1, 2.2, 5.88, 6.41, 3.2), "never steady"
+    assert not spike(0.11, 0.1, 0.11, 0.4, 0.5, 0.2), "small numbers"
+    assert not spike(2.97, 2.96, 2.97, float("nan"), float("nan"), 2.9)
 
 
 @pytest.mark.parametrize(

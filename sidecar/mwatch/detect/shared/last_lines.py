@@ -33,6 +33,8 @@ _USUAL = 10  # last losses before a jump, of
 _BEFORE = 5  # at least
 _AFTER = 3  # losses after it, each
 _JUMPS = ((3.0, 0.5), (1.5, 2.0))  # so many times the usual one, and so much more
+_SPIKE = (1.5, 1.0)
+_STEADY = 1.2  # times the least one that the largest of the losses before may be
 _PLATEAU = 1.5
 _BACK = 0.8
 _NOT_FINITE = re.compile(
@@ -71,11 +73,12 @@ _NO_MODEL = re.compile(
 _LOOKED = re.compile(
     r"^(?:\S{0,80}[$#>] |\([\w-]{1,40}\) \S{1,80}[$#] )(?:\w+; ?)?(?:sudo )?"
     r"(?:nvidia-smi|rocm-smi|py-spy|gdb|strace|ps|top|htop)\b"
+    r"|^-{2,} ?(?:nvidia-smi|rocm-smi|py-spy|gdb)\b"
 )
 _NOTED = re.compile(
     r"^\W{0,6}(?:[a-z']{1,12} ){0,5}(?:no (?:more |further |new )?output\b"
     r"|nothing (?:more|else|happens|is printed|moves)|stuck here|hangs? here"
-    r"|hangs? (?:forever|for ever|indefinitely))",
+    r"|hangs? (?:forever|for ever|indefinitely)|waited \d+ (?:min|hour))",
     re.I,
 )
 """A remark of who pasted the log."""
@@ -209,11 +212,7 @@ def bad_numbers(lines: Iterable[tuple[int, str]], least: int = _BAD_LOSSES) -> C
 
 def jumped(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """The last losses of one name are far above those before, and do not come back."""
-    printed: dict[str, list[tuple[float, int, str]]] = {}
-    for number, line in lines:
-        for name, loss in _losses(line[:MAX_LINE]):
-            printed.setdefault(name, []).append((loss, number, line))
-    return next(filter(None, map(_jump, printed.values())), None)
+    return next(filter(None, map(_jump, _by_name(lines).values())), None)
 
 
 def _jump(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
@@ -232,6 +231,33 @@ def _jump(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     ):
         return None
     return Complaint(Cause.LOSS_SPIKE, printed[start][1], printed[start][2].strip())
+
+
+def spiked(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """A loss that had been steady jumped for more than one line, and may have come back since."""
+    return next(filter(None, map(_spike, _by_name(lines).values())), None)
+
+
+def _spike(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
+    losses = [loss for loss, _, _ in printed]
+    ratio, far = _SPIKE
+    for at in range(_FEW, len(losses) - 1):
+        before, least = losses[max(0, at - _USUAL) : at], min(losses[at : at + 2])
+        if not (0.0 < max(before) < _STEADY * min(before) and isfinite(max(losses[at : at + 2]))):
+            continue
+        usual = median(before)
+        if least > usual * ratio and least > usual + far:
+            return Complaint(Cause.LOSS_SPIKE, printed[at][1], printed[at][2].strip())
+    return None
+
+
+def _by_name(lines: Iterable[tuple[int, str]]) -> dict[str, list[tuple[float, int, str]]]:
+    """Each loss that is printed, with its line."""
+    printed: dict[str, list[tuple[float, int, str]]] = {}
+    for number, line in lines:
+        for name, loss in _losses(line[:MAX_LINE]):
+            printed.setdefault(name, []).append((loss, number, line))
+    return printed
 
 
 def nothing_learnt(lines: Iterable[tuple[int, str]]) -> Complaint | None:
