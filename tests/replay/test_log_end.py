@@ -240,6 +240,21 @@ def test_stacks_dumped_by_a_person_show_a_hang(tmp_path: Path) -> None:
     assert went_on.verdict.cause is Cause.UNKNOWN
 
 
+def test_ranks_that_two_nodes_have_both_are_an_error_of_the_launch(tmp_path: Path) -> None:
+    given = [
+        f"{node}: Initializing distributed: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/4"
+        for node, rank in ((0, 0), (0, 1), (1, 0), (1, 1))
+    ]
+    missing = (
+        "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, "
+        "for key: store_based_barrier_key:1 (world_size=4, worker_count=2, timeout=0:30:00)"
+    )
+    found = read(tmp_path, *given, missing)
+    assert (found.verdict.cause, found.decision.action) == (Cause.USER_ERROR, Action.STOP)
+    once = read(tmp_path, *given[:2], missing)
+    assert once.verdict.cause is Cause.FABRIC
+
+
 def test_steps_given_up_for_overflows_are_of_the_loss_scale(tmp_path: Path) -> None:
     line = "Exception: Skipped 50 iterations in a row due to Overflow - Exiting training."
     assert read(tmp_path, megatron_line(100), line).verdict.cause is Cause.LOSS_SCALE_COLLAPSE

@@ -93,7 +93,7 @@ class Runner:
         if self._over_since is None:
             self._over_since = stage.now
         waited = stage.now - self._over_since
-        if stage.has_finished:
+        if stage.has_finished and not stage.blinded:  # else nobody sees that it has
             return waited >= _AFTER_END and not self.watch.has_lines_to_come
         decision = self._decision
         if self.plan.acts and decision.action is not Action.NONE and decision.act_at:

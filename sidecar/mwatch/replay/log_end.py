@@ -29,6 +29,7 @@ from mwatch.detect.shared.last_lines import (
     is_completed,
     jumped,
     nothing_learnt,
+    ranks_given_twice,
     slow_network,
     slowed,
     spiked,
@@ -126,6 +127,8 @@ class LogEnd:
             return _interrupted_wait(lead, tails, line_counts) or found
         if lead is not None and lead.cause is Cause.USER_ERROR and lead.fault is None:
             return _after_bad_numbers(lead, tails, line_counts) or found
+        if lead is not None and lead.cause in (Cause.FABRIC, Cause.HANG):
+            return _of_ranks_given_twice(lead, tails, line_counts) or found
         attempt = engine.job.attempt
         if lead is None and (attempt.is_finished or attempt.exit is not None):
             return None
@@ -230,6 +233,15 @@ def _after_bad_numbers(
     file, before = _lines_before(lead, tails, line_counts)
     bad = bad_numbers(before, least=1)
     return _by_words(file, bad, lead) if bad is not None else None
+
+
+def _of_ranks_given_twice(
+    lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+) -> Finding | None:
+    """Ranks were missing because two processes had the rank of one; None: not so."""
+    file, before = _lines_before(lead, tails, line_counts)
+    twice = ranks_given_twice(before)
+    return _by_words(file, twice, lead) if twice is not None else None
 
 
 def _lines_before(

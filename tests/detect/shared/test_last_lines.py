@@ -148,11 +148,24 @@ def test_a_start_from_scratch_is_reported_only_if_there_was_a_checkpoint() -> No
         "got exception while trying to load /ckpt/checkpoint_last.pt",
         "Saving checkpoint to /ckpt/global_step_140/actor",
         "[INFO] [default] Restarting worker group",
+        "[INFO] Restart 8 workers, remaining restarts 2",
+        "  restart_count=1",
     ):
         anew = started_anew([(1, before), (2, scratch), (3, "step 1")])
         assert anew is not None
         assert (anew.cause, anew.line) == (Cause.STARTED_FROM_RANDOM, 2)
     assert started_anew([(1, "Preparing to load checkpoint /c/last.pt"), (2, scratch)]) is None
+
+
+@pytest.mark.parametrize("first", ["step 0 | rec 4.91", "| step          | 0   |", "x - step:  1 "])
+def test_a_checkpoint_that_was_asked_for_by_its_number_was_not_loaded(first: str) -> None:
+    for command in ("--resume_checkpoint models/model090000.pt", "--checkpoint.load_step=500"):
+        anew = started_anew(enumerate([f"$ python train.py {command}", first], 1))
+        assert anew is not None
+        assert (anew.cause, anew.line) == (Cause.STARTED_FROM_RANDOM, 2)
+        goes_on = [f"$ python train.py {command}", "step 90001 | rec 0.91"]
+        assert started_anew(enumerate(goes_on, 1)) is None
+    assert started_anew(enumerate(["$ python train.py --seed 42", first], 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -248,6 +261,7 @@ def test_a_loss_that_jumped_from_a_steady_level_is_a_spike_though_it_came_back()
         return found is not None
 
     assert spike(2.97, 2.96, 2.97, 5.88, 6.41, 5.1, 3.7, 3.2)
+    assert spike(4.02, 4.01, 4.03, 5.12, 6.88, 7.44, 7.52), "within three lines"
     assert not spike(2.97, 2.96, 2.97, 5.88, 2.95, 2.96), "one line"
     assert not spike(2.97, 4.1, 2.2, 5.88, 6.41, 3.2), "never steady"
     assert not spike(0.11, 0.1, 0.11, 0.4, 0.5, 0.2), "small numbers"

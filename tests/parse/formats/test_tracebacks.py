@@ -36,6 +36,21 @@ def test_the_rank_comes_from_the_hook_of_torch(prefix: str) -> None:
     assert (event.rank, event.error, event.where) == (2, "RuntimeError", WHERE)
 
 
+def test_what_torch_spawn_raises_is_told_by_the_process_below_it() -> None:
+    outer = (
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 161, in <module>',
+        "    spawn(main, nprocs=8)",
+        '  File "/opt/torch/multiprocessing/spawn.py", line 118, in join',
+        "    raise Exception(msg)",
+        "Exception: ",
+        "",
+        "-- Process 6 terminated with the following error:",
+    )
+    event = one(log(*outer, *TRACE), Error)
+    assert (event.error, event.where, event.line) == ("RuntimeError", WHERE, 9)
+
+
 def test_tracebacks_of_interleaved_ranks_are_kept_apart() -> None:
     lines = []
     for row in TRACE:

@@ -34,6 +34,7 @@ _BEFORE = 5  # at least
 _AFTER = 3  # losses after it, each
 _JUMPS = ((3.0, 0.5), (1.5, 2.0))  # so many times the usual one, and so much more
 _SPIKE = (1.5, 1.0)
+_RISING = 3  # lines in which it gets there, and two of them are high
 _STEADY = 1.2  # times the least one that the largest of the losses before may be
 _PLATEAU = 1.5
 _BACK = 0.8
@@ -47,7 +48,8 @@ _HAD_ONE = re.compile(
     r"\b(?:discovered|found) (?:an? |the )?(?:latest|last|newest|existing) (?:checkpoint|model)\b"
     r"|\bexception while trying to load\b|\bsav(?:ed|ing) (?:an? |the )?checkpoint\b.{0,200}\d"
     r"|\bremoving unfinished checkpoint\b"
-    r"|\bre(?:start|launch|creat)(?:ing|ed)?+ (?:the )?worker(?: group|s of the group)\b"
+    r"|\bre(?:start|launch|creat)(?:ing|ed)?+ (?:the |\d{1,5} )?worker(?: group|s)\b"
+    r"|\brestart_count=[1-9]"
     r"|\bresume requested: \S|\bload(?:ing)? (?:the )?checkpoint \S{0,200}[_-]\d{2,12}\b",
     re.I,
 )
@@ -56,6 +58,13 @@ _FROM_SCRATCH = re.compile(
     r"|random)\b|\bno (?:existing |previous )?(?:autoresume )?checkpoint found\b"
     r"|\blast_checkpoint = None\b",
     re.I,
+)
+_ASKED = re.compile(r"--[\w.-]{0,60}(?:resume|restart|load[_-]step)[\w.-]{0,40}[= ]\S{0,200}?\d{2}")
+_AT_FIRST = re.compile(
+    r"^\W{0,8}step[ |:]{1,20}[01]\b|\btraining starts at step [01]\b|[\]-] step: {1,8}[01]\b", re.I
+)
+_GIVEN = re.compile(
+    r"\[?([\w.-]{1,64})\]?: [^\n]{0,60}\b(?:GLOBAL_RANK|global_rank)[:=] {0,2}(\d{1,6}), MEMBER\b"
 )
 _LISTS = re.compile(r"^\S{0,80}[$#] (?:sudo )?(?:ls|tree|(?:aws s3|gsutil|hdfs dfs) -?ls)\b")
 _LISTED = re.compile(
@@ -242,11 +251,11 @@ def _spike(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     losses = [loss for loss, _, _ in printed]
     ratio, far = _SPIKE
     for at in range(_FEW, len(losses) - 1):
-        before, least = losses[max(0, at - _USUAL) : at], min(losses[at : at + 2])
-        if not (0.0 < max(before) < _STEADY * min(before) and isfinite(max(losses[at : at + 2]))):
+        before, after = losses[max(0, at - _USUAL) : at], losses[at : at + _RISING + 1]
+        if not (0.0 < max(before) < _STEADY * min(before) and all(map(isfinite, after))):
             continue
-        usual = median(before)
-        if least > usual * ratio and least > usual + far:
+        usual, high = median(before), max(map(min, after, after[1:]))
+        if high > usual * ratio and high > usual + far:
             return Complaint(Cause.LOSS_SPIKE, printed[at][1], printed[at][2].strip())
     return None
 
@@ -276,11 +285,15 @@ def nothing_learnt(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 
 def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """There was a checkpoint, or a model to begin with was named, and yet the training began
-    without one. Who pasted the log may have listed the checkpoints above or below it."""
-    had_one, listed_until, anew = False, 0, None
+    """There was a checkpoint, or one was asked for by its number, or a model to begin with was
+    named, and yet the training began without one. Who pasted the log may have listed the
+    checkpoints above or below it."""
+    had_one, is_asked, listed_until, anew = False, False, 0, None
     for number, line in lines:
         text = line[:MAX_LINE]
+        if is_asked and _AT_FIRST.search(text):
+            return anew or Complaint(Cause.STARTED_FROM_RANDOM, number, line.strip())
+        is_asked = is_asked or _ASKED.search(text) is not None
         if _FROM_SCRATCH.search(text) or _NO_MODEL.search(text):
             anew = anew or Complaint(Cause.STARTED_FROM_RANDOM, number, line.strip())
             had_one = had_one or _NO_MODEL.search(text) is not None
@@ -292,6 +305,17 @@ def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
             had_one = had_one or _LISTED.search(text) is not None
         if anew is not None and had_one:
             return anew
+    return None
+
+
+def ranks_given_twice(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """Processes of different nodes were given the same rank, so that others wait for the rest."""
+    nodes: dict[str, str] = {}
+    for number, line in lines:
+        if found := _GIVEN.match(line[:MAX_LINE]):
+            node, rank = found.groups()
+            if nodes.setdefault(rank, node) != node:
+                return Complaint(Cause.USER_ERROR, number, line.strip())
     return None
 
 

@@ -65,6 +65,7 @@ _CHAIN = (
 _INSIDE = re.compile(re.escape(_OPEN) + r" \(RANK (\d{1,7})\)")
 """Torch prints the traceback of each rank that failed under its own CheckpointException."""
 _LAUNCHERS = ("ChildFailedError", "ProcessRaisedException")
+_SPAWN = "torch/multiprocessing/spawn.py"
 _RELAYS = ("raise subprocess.CalledProcessError(", "raise ChildFailedError(")
 """Statements of launchers, at which a traceback may be cut off."""
 _CHILD_ENDS = ("CalledProcessError", "ProcessExitedException")
@@ -182,10 +183,15 @@ class _Traceback(Block):
             return True
         self._in_frames = False
         self.patience = 10  # only a chained exception may still follow
-        self._launcher = self._launcher or found[1].endswith(_LAUNCHERS)
+        self._launcher = self._launcher or found[1].endswith(_LAUNCHERS) or self._is_spawn(found)
         if self._raised is None:
             self._raised = _Raised(found[1], found[2] or "", line.number)
         return True
+
+    def _is_spawn(self, found: re.Match[str]) -> bool:
+        """What torch.multiprocessing raised, until 1.6, above the traceback of the process."""
+        is_bare = found[1] == "Exception" and not found[2]
+        return is_bare and self._frame is not None and _SPAWN in self._frame[0]
 
     def _read_frame(self, line: Line, body: str) -> None:
         frame = _FRAME.match(body)
