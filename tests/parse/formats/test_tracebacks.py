@@ -36,7 +36,7 @@ def test_the_rank_comes_from_the_hook_of_torch(prefix: str) -> None:
     assert (event.rank, event.error, event.where) == (2, "RuntimeError", WHERE)
 
 
-def test_what_torch_spawn_raises_is_told_by_the_process_below_it() -> None:
+def test_the_error_of_a_spawned_process_stands_below_what_torch_raises() -> None:
     outer = (
         "Traceback (most recent call last):",
         '  File "/w/train.py", line 161, in <module>',
