@@ -240,6 +240,20 @@ def test_stacks_dumped_by_a_person_show_a_hang(tmp_path: Path) -> None:
     assert went_on.verdict.cause is Cause.UNKNOWN
 
 
+def test_a_load_that_fails_below_a_cancelled_step_is_of_the_next_run(tmp_path: Path) -> None:
+    found = read(
+        tmp_path,
+        megatron_line(100),
+        "slurmstepd: error: *** STEP 81.0 ON gpu-1 CANCELLED AT 2026-03-09T04:12:51 ***",
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 148, in load_checkpoint',
+        "    dist_cp.load_state_dict(",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'ckpt/100steps/.metadata'",
+        "srun: error: gpu-1: task 0: Exited with exit code 1",
+    )
+    assert found.verdict.cause is Cause.CHECKPOINT
+
+
 def test_ranks_that_two_nodes_have_both_are_an_error_of_the_launch(tmp_path: Path) -> None:
     given = [
         f"{node}: Initializing distributed: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/4"

@@ -274,7 +274,7 @@ _SAME_TEXT = 40
 _KERNEL_ASSERTS = "cuda-kernel-assert"
 _NOT_THERE = "data-file-not-found"
 _OF_DATA = re.compile(
-    r"data|corpus|shard|indexmap|manifest|index|bucket"
+    r"(?<!meta)data|corpus|shard|indexmap|manifest|index|bucket"
     r"|\.(?:bin|idx|npy|jsonl?|parquet|arrow|mds|tar|txt|csv|wav|flac|zst|gz)\b",
     re.I,
 )
@@ -373,11 +373,11 @@ def is_cascade(error: str | None, message: str = "") -> bool:
 def is_after_cancel(
     seen: ErrorSeen, faults: Iterable[FaultSeen], reports: Iterable[ErrorSeen]
 ) -> bool:
-    """Slurm had ended the step by then, and no task had failed before that."""
+    """Slurm had ended the step by then, and no task had failed before that; a load is a new run."""
     file = seen.error.file
     ended = (each.fault for each in faults if each.fault.id == _STEP_CANCELLED)
     since = min((each.line for each in ended if each.file == file), default=None)
-    if since is None or seen.error.line < since:
+    if since is None or seen.error.line < since or seen.error.during == "load":
         return False
     return all(each.error.line > since for each in reports if each.error.file == file)
 
