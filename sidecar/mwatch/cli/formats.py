@@ -55,4 +55,4 @@ def place(evidence: Evidence) -> str:
 def action_text(decision: Decision) -> str:
     from mwatch.model.decision import describe_action
 
-    return describe_action(decision.action, decision.resume_from)
+    return describe_action(decision.action, decision.resume_from, decision.resume_reason)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from mwatch.decide import history
-from mwatch.model.decision import Act, DecisionRecord
+from mwatch.model.decision import CHOSEN_BY_TRAINER, Act, DecisionRecord
 from mwatch.model.finding import Cause, Finding
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
 from mwatch.model.observation import Source
@@ -147,8 +147,7 @@ def _none_known(job: Job) -> ResumeChoice:
     )
     if began_anew or job.sees(Source.CHECKPOINTS):
         return ResumeChoice(None, "no checkpoint was ever written: from the beginning")
-    reason = "no checkpoint is known: as the trainer itself would start"
-    return ResumeChoice(None, reason, nothing_known=True)
+    return ResumeChoice(None, CHOSEN_BY_TRAINER, nothing_known=True)
 
 
 def _is_older(known: KnownCheckpoint, attempt: Attempt) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mwatch import detect
-from mwatch.model.decision import Action, Decision
+from mwatch.model.decision import Action, Decision, describe_start
 from mwatch.model.event import Checkpoint, Exit, Iteration, Phase, Validation
 from mwatch.model.fault import CatalogueEntry, Role
 from mwatch.model.finding import Cause, Finding
@@ -227,7 +227,6 @@ class RunTimeline:
 def described(decision: Decision) -> str:
     """The action that would have been taken, as text."""
     if decision.action is Action.RESTART:
-        if decision.resume_from is None:
-            return "would have restarted from the beginning"
-        return f"would have restarted from checkpoint {decision.resume_from}"
+        start = describe_start(decision.resume_from, decision.resume_reason)
+        return f"would have restarted {start}"
     return "would have stopped the job"

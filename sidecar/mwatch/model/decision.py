@@ -19,15 +19,25 @@ class Action(StrEnum):
     STOP = "stop"
 
 
-def describe_action(action: Action, resume_from: int | None) -> str:
-    """As an infinitive: `restart from checkpoint 40`."""
+CHOSEN_BY_TRAINER = "no checkpoint is known: as the trainer itself would start"
+"""Why no checkpoint is named: there may be one, and the trainer loads what its tracker names."""
+
+
+def describe_action(action: Action, resume_from: int | None, why: str = "") -> str:
+    """As an infinitive: `restart from checkpoint 40`. `why`: the reason for that checkpoint."""
     if action is Action.NONE:
         return "do nothing"
     if action is Action.STOP:
         return "stop the job"
-    if resume_from is None:
-        return "restart from the beginning"
-    return f"restart from checkpoint {resume_from}"
+    return f"restart {describe_start(resume_from, why)}"
+
+
+def describe_start(resume_from: int | None, why: str = "") -> str:
+    if resume_from is not None:
+        return f"from checkpoint {resume_from}"
+    if why == CHOSEN_BY_TRAINER:
+        return "from what the trainer finds"
+    return "from the beginning"
 
 
 @dataclass(frozen=True, slots=True)

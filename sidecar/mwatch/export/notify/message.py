@@ -94,7 +94,7 @@ def _outcome(record: IncidentRecord) -> str:
 
 
 def _done(record: IncidentRecord) -> str:
-    return describe_action(record.action, record.resume_from)
+    return describe_action(record.action, record.resume_from, record.resume_reason)
 
 
 def _cut(text: str) -> str:

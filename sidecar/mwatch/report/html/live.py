@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from mwatch.model.decision import Action, Decision
+from mwatch.model.decision import Action, Decision, describe_start
 from mwatch.model.snapshot.snapshot import Snapshot
 from mwatch.report.html import page, sections
 from mwatch.report.html.charts import frame
@@ -297,7 +297,7 @@ def _action(decision: Decision, will: str, snapshot: Snapshot, report: RunReport
     if decision.action is Action.NONE:
         return "Nothing."
     start = (
-        "from the beginning"
+        describe_start(None, decision.resume_reason)
         if decision.resume_from is None
         else f"from checkpoint {count(decision.resume_from)}"
     )
