@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mwatch.decide.resume import before_failed, choose, has_none_before, older_than_attempt
-from mwatch.model.decision import Action
+from mwatch.model.decision import CHOSEN_BY_TRAINER, Action, describe_action
 from mwatch.model.finding import Cause
 from mwatch.model.job import Attempt, Job, KnownCheckpoint, Layout, Save, SourceStatus
 from mwatch.model.observation import Source
@@ -119,7 +119,8 @@ def test_nothing_was_ever_written() -> None:
 
 
 def test_nothing_known_is_not_nothing_there() -> None:
-    reason = "no checkpoint is known: as the trainer itself would start"
+    reason = CHOSEN_BY_TRAINER
+    assert describe_action(Action.RESTART, None, reason) == "restart from what the trainer finds"
     assert choose(died(first_iteration=None), before=None).reason == reason
     assert choose(died(first_iteration=None, load="random"), before=None).reason != reason
 
