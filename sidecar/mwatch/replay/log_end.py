@@ -127,8 +127,8 @@ class LogEnd:
             return _interrupted_wait(lead, tails, line_counts) or found
         if lead is not None and lead.cause is Cause.USER_ERROR and lead.fault is None:
             return _after_bad_numbers(lead, tails, line_counts) or found
-        if lead is not None and lead.cause in (Cause.FABRIC, Cause.HANG):
-            return _of_ranks_given_twice(lead, tails, line_counts) or found
+        if lead is not None and (twice := _of_ranks_given_twice(lead, tails, line_counts)):
+            return twice
         attempt = engine.job.attempt
         if lead is None and (attempt.is_finished or attempt.exit is not None):
             return None
@@ -239,6 +239,8 @@ def _of_ranks_given_twice(
     lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
 ) -> Finding | None:
     """Ranks were missing because two processes had the rank of one; None: not so."""
+    if lead.cause not in (Cause.FABRIC, Cause.HANG):
+        return None
     file, before = _lines_before(lead, tails, line_counts)
     twice = ranks_given_twice(before)
     return _by_words(file, twice, lead) if twice is not None else None

@@ -165,7 +165,8 @@ def test_a_checkpoint_that_was_asked_for_by_its_number_was_not_loaded(first: str
         assert (anew.cause, anew.line) == (Cause.STARTED_FROM_RANDOM, 2)
         goes_on = [f"$ python train.py {command}", "step 90001 | rec 0.91"]
         assert started_anew(enumerate(goes_on, 1)) is None
-    assert started_anew(enumerate(["$ python train.py --seed 42", first], 1)) is None
+    for other in ("--seed 42", "--max-restarts 10", "--resume-retries 10"):
+        assert started_anew(enumerate([f"$ python train.py {other}", first], 1)) is None
 
 
 @pytest.mark.parametrize(

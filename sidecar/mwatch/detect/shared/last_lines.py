@@ -59,7 +59,10 @@ _FROM_SCRATCH = re.compile(
     r"|\blast_checkpoint = None\b",
     re.I,
 )
-_ASKED = re.compile(r"--[\w.-]{0,60}(?:resume|restart|load[_-]step)[\w.-]{0,40}[= ]\S{0,200}?\d{2}")
+_ASKED = re.compile(
+    r"--[\w.-]{0,60}(?:resume[\w.-]{0,40}|restart(?:[_-](?:from|file|path|checkpoint))?)[= ]"
+    r"\S{0,200}?[/.-]\S{0,200}?\d{2}|--[\w.-]{0,60}load[_-]step[= ]\d{2}"
+)
 _AT_FIRST = re.compile(
     r"^\W{0,8}step[ |:]{1,20}[01]\b|\btraining starts at step [01]\b|[\]-] step: {1,8}[01]\b", re.I
 )
