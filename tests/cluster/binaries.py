@@ -43,6 +43,7 @@ _COMPONENTS = (
     "kubectl", "coredns",
 )  # fmt: skip
 _BUILD_SECONDS = 3600.0
+_TRIES = 3
 _NEWS_SECONDS = 30.0
 _GO = (1, 25)
 
@@ -88,7 +89,7 @@ def program_of(name: str, module: str, version: str, package: str) -> Path:
             (source / "main.go").write_text("package main\n\nfunc main() {}\n")
             uses = f'//go:build tools\n\npackage main\n\nimport _ "{package}"\n'
             (source / "tools.go").write_text(uses)
-            _go(["mod", "tidy"], folder, source)
+            _tidy(folder, source)
             words = ["build", "-trimpath", "-ldflags", "-s -w", "-o", str(folder / name)]
             _go([*words, package], folder, source)
 
@@ -137,7 +138,7 @@ def _build_of_source(folder: Path, package: str) -> None:
     with tempfile.TemporaryDirectory() as work:
         source = Path(work) / "kube"
         shutil.copytree(_SOURCE, source)
-        _go(["mod", "tidy"], folder, source)
+        _tidy(folder, source)
         words = ["build", "-trimpath", "-ldflags", f"-s -w {flags}", "-o", f"{folder}/"]
         _go([*words, package], folder, source)
 
@@ -162,6 +163,21 @@ def built(what: str, key: str, build: Callable[[Path], None], how: str = "from G
                 build(target)
                 target.rename(folder)
     return folder
+
+
+def _tidy(folder: Path, work: Path) -> None:
+    """Fetch the modules. A proxy may cut a connection; what was fetched before that is kept."""
+    for left in reversed(range(_TRIES)):
+        try:
+            _go(["mod", "tidy"], folder, work)
+            return
+        except RuntimeError as error:
+            if not left:
+                raise
+            reason = str(error).splitlines()[-1]
+            print(
+                f"mwatch: go mod failed and is tried again: {reason}", file=sys.stderr, flush=True
+            )
 
 
 def _go(words: Sequence[str], folder: Path, work: Path) -> None:
