@@ -102,24 +102,27 @@ _BAR = re.compile(
     r"\b(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<[^,\]\n]{1,20},\s{1,4}"
     r"(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)"
 )
-_NUMBER = r"(\d{1,9}(?:,\d{3}){0,3}(?:\.\d{1,6})?(?:e[+-]?\d{1,2})?)"
+_VALUE = r"(?P<value>\d{1,9}(?:,\d{3}){0,3}(?:\.\d{1,6})?(?:e[+-]?\d{1,2})?)"
 _COUNTS = r"(?:it(?:er(?:ation)?)?|step|batch|example|sample|token|image|sequence|word)(?:e?s)?"
 _RATES = (
     re.compile(
-        rf"\b(tps|tgs|wps|{_COUNTS}(?:/|_per_|[ _]per[ _])s(?:ec(?:ond)?)?\w{{0,16}}"
-        rf"|throughput\w{{0,24}})[\"']?\s{{0,8}}[:=|]\s{{0,8}}{_NUMBER}\b",
+        rf"\b(?P<name>tps|tgs|wps|{_COUNTS}(?:/|_per_|[ _]per[ _])s(?:ec(?:ond)?)?\w{{0,16}}"
+        rf"|throughput\w{{0,24}})[\"']?\s{{0,8}}[:=|]\s{{0,8}}{_VALUE}\b",
         re.I,
     ),
-    re.compile(rf"\b{_NUMBER} ({_COUNTS}/s(?:ec(?:ond)?)?)\b", re.I),
+    re.compile(rf"\b{_VALUE} (?P<name>{_COUNTS}/s(?:ec(?:ond)?)?)\b", re.I),
 )
-"""How many in a second: name and number, or number and name."""
+"""How many in a second."""
 _TIMES = (
     re.compile(
-        r"\b((?:(?:step|iter(?:ation)?|batch)[ _]time|time per (?:iter(?:ation)?|step|batch))"
-        rf" ?(?:\(m?s(?:ec)?\))?)[\"']?\s{{0,8}}[:=]\s{{0,8}}{_NUMBER}\b",
+        r"\b(?P<name>(?:(?:step|iter(?:ation)?|batch)[ _]time"
+        r"|time per (?:iter(?:ation)?|step|batch)) ?(?:\(m?s(?:ec)?\))?)"
+        rf"[\"']?\s{{0,8}}[:=]\s{{0,8}}{_VALUE}\b",
         re.I,
     ),
-    re.compile(rf"\b{_NUMBER} (m?s(?:ec(?:ond)?s?)?/(?:it(?:er)?|step|batch|sample))\b", re.I),
+    re.compile(
+        rf"\b{_VALUE} (?P<name>m?s(?:ec(?:ond)?s?)?/(?:it(?:er)?|step|batch|sample))\b", re.I
+    ),
 )
 _FEW = 3  # lines, counts of a bar or rates; of the last two each
 _MUCH_SLOWER = 2.5  # times as slow as each of as many before
@@ -361,13 +364,11 @@ def slowed(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 def _printed_times(text: str) -> Iterator[tuple[str, float]]:
     """What a line says of its speed: the name, and a time in whatever unit."""
-    for forms, is_rate in ((_RATES, True), (_TIMES, False)):
-        for index, form in enumerate(forms):
-            for found in form.finditer(text):
-                name, number = (found[1], found[2]) if index == 0 else (found[2], found[1])
-                value = float(number.replace(",", ""))
-                if 0.0 < value < inf:
-                    yield name.lower(), 1 / value if is_rate else value
+    for form in (*_RATES, *_TIMES):
+        for found in form.finditer(text):
+            value = float(found["value"].replace(",", ""))
+            if 0.0 < value < inf:
+                yield found["name"].lower(), 1 / value if form in _RATES else value
 
 
 def _slowdown(times: Sequence[tuple[float, int, str]], least: float = 0.0) -> Complaint | None:
