@@ -65,6 +65,7 @@ class DecisionMade(TypedDict):
     quarantine_from: int | None
     proposal: str | None
     at: NotRequired[LogTime]
+    is_advice: NotRequired[bool]
 
 
 class Quote(TypedDict):

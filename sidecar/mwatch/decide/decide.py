@@ -11,6 +11,7 @@ recover waits for the backoff alone.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from mwatch.decide import history, resume, verdict, witness
@@ -39,6 +40,14 @@ _LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:Tru
 _MOST_AGAIN = 10  # more would be longer than any limit
 _WAIT = "and the run may recover by itself: `mwatch restart`, or end it, if you know better"
 _UNPROVEN = "not acted on: the log does not prove it, nor show that the run has ended"
+_FOR_A_PERSON = frozenset(
+    {
+        Cause.IMAGE, Cause.VOLUME, Cause.UNSCHEDULABLE, Cause.STARTED_FROM_RANDOM,
+        Cause.RESUME_DIVERGED, Cause.LOSS_STUCK,
+    }
+)  # fmt: skip
+"""Shown and not acted on; starting again changes nothing."""
+_NOT_ADVISED = frozenset({Cause.LOSS_SPIKE})  # most come back
 _BUS_ERROR = "process-bus-error"
 _NEVER_WORKED = "this run has never made a step, so its set-up is more likely at fault than chance"
 _GUESS = f"not acted on: too little is known of this job to say what silence is usual, {_WAIT}"
@@ -210,6 +219,26 @@ def decide(
     return decisions[0]
 
 
+def advise(
+    job: Job, finding: Finding, findings: Sequence[Finding], settings: Settings
+) -> Decision | None:
+    """What a person should do about a finding of a recorded log that is not acted on, for lack of
+    proof or because it never is; None: nothing."""
+    rule = RULES[finding.cause]
+    case = _Case(job, finding, findings, DecisionRecord(), settings, rule, (), _UNPROVEN)
+    if finding.cause in _FOR_A_PERSON:
+        advised = _stop(case, "a restart does not fix it")
+    elif rule.action is Action.NONE or finding.cause in _NOT_ADVISED:
+        return None
+    elif rule.action is Action.STOP or _is_futile(case):
+        advised = _stop(case, "a restart does not fix it")
+    elif _is_set_up_fault(case) or _stood_from_the_start(case):
+        advised = _stop(case, _NEVER_WORKED)
+    else:
+        advised = _restart(case)
+    return replace(advised, is_advice=True, act_at=None)
+
+
 def _nothing(
     job: Job,
     cause: Cause,
@@ -257,7 +286,9 @@ def _about(case: _Case) -> Decision:
         return _from_random(case)
     if rule.action is Action.STOP or _is_futile(case):
         return _stop(case, "a restart does not fix it")
-    return _stop(case, _NEVER_WORKED) if _is_set_up_fault(case) else _restart(case)
+    if _is_set_up_fault(case):
+        return _stop(case, _NEVER_WORKED)
+    return _too_dear(case) or _restart(case)
 
 
 def _is_futile(case: _Case) -> bool:
@@ -287,6 +318,16 @@ def _is_set_up_fault(case: _Case) -> bool:
     is_ours = entry.xid is None and (entry.blame is Blame.NODE or is_of_code)
     is_set_up = finding.cause is Cause.FABRIC or is_ours or entry.id == _BUS_ERROR
     return is_set_up and entry.restart_helps is RestartHelps.MAYBE
+
+
+def _stood_from_the_start(case: _Case) -> bool:
+    """It stood still before its first step. Before a time-out there may have been steps that an
+    excerpt does not show."""
+    job, finding = case.job, case.finding
+    is_whole = any(stream.printed_at_start for stream in job.streams.values())
+    is_excerpt = finding.fault in witness.TIMEOUT_FAULTS and not is_whole
+    is_hang = finding.cause is Cause.HANG and not is_excerpt
+    return is_hang and resume.has_never_worked(job)
 
 
 def _came_after_the_end(case: _Case) -> bool:
@@ -339,11 +380,6 @@ def _restart(case: _Case) -> Decision:
         if again is not None:
             return _stop(case, again, resume.proposal(job, case.finding, settings))
     choice = _choice(case)
-    done = job.attempt.iteration or 0
-    is_allowed = settings.act.restart_stalled_from_beginning
-    if choice.iteration is None and done and not is_allowed and _is_open_stall(case):
-        reason = f"not acted on: {choice.reason}, so a restart loses all {done} iterations, {_WAIT}"
-        return _nothing(job, case.finding.cause, reason, case.finding, case.witnesses)
     refused = _refusal(case, choice)
     if refused is not None:
         return _stop(case, refused)
@@ -364,6 +400,18 @@ def _restart(case: _Case) -> Decision:
         avoid_node=_avoids_node(case),
         spends_budget=case.rule.spends_budget,
     )
+
+
+def _too_dear(case: _Case) -> Decision | None:
+    """A stall that may heal is not worth all that was done; None: it does not cost that."""
+    done = case.job.attempt.iteration
+    if not done or case.settings.act.restart_stalled_from_beginning or not _is_open_stall(case):
+        return None
+    choice = _choice(case)
+    if choice.iteration is not None:
+        return None
+    reason = f"not acted on: {choice.reason}, so a restart loses all {done} iterations, {_WAIT}"
+    return _nothing(case.job, case.finding.cause, reason, case.finding, case.witnesses)
 
 
 def _choice(case: _Case) -> resume.ResumeChoice:

@@ -69,6 +69,7 @@ class Decision:
     avoid_node: bool = False
     spends_budget: bool = True
     proposal: str | None = None  # for a person, such as a flag to add
+    is_advice: bool = False  # for a person: mwatch itself would not act on what a log alone shows
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,19 +22,24 @@ from functools import lru_cache
 
 from mwatch.detect.crashed import at_log_end, interrupted_hang, is_unexplained
 from mwatch.detect.shared.last_lines import (
-    bad_numbers,
     completed,
     counted_until,
     ends_well,
+    host_memory_full,
     is_completed,
-    jumped,
-    nothing_learnt,
     ranks_given_twice,
     slow_network,
     slowed,
-    spiked,
     started_anew,
     stood_still,
+)
+from mwatch.detect.shared.loss_lines import (
+    bad_numbers,
+    jumped,
+    never_falls,
+    nothing_learnt,
+    spiked,
+    worse_since_resume,
 )
 from mwatch.detect.shared.words import Complaint, is_pod_row, worst_complaint
 from mwatch.engine.engine import Assessment, Engine
@@ -53,6 +58,8 @@ _QUOTED = 160
 _MOST_BENIGN = 4096  # the last lines of many files
 _CTRL_C = "^C"  # before any progress: somebody lost patience
 _BY_WORDS = 0.4
+_WORDS = "/words"
+_KILLED = re.compile(r"SIGKILL|(?:code|status|exitcode|signal)\W{1,6}(?:-9|9|137)\b|= -9\b")
 _WAITS = re.compile(r"\bFile \"[^\"]{0,300}torch/distributed/[^\"]{1,200}\", line \d+, in ")
 _LAST_FRAMES = 6  # lines
 _HELPER = re.compile(r"\bException in thread |\bProcess \w*(?:PoolWorker|Feeder|Process)-[\d:]+$")
@@ -67,6 +74,13 @@ _BY_ITS_WORDS = "By its words the log ends with this cause"
 _ENDED_WELL = "The last lines report the end of the run"
 _AS_VAGUE = (Cause.CRASH, Cause.KILLED)
 """What words cannot add to a process that died."""
+
+
+_LOOKS = (
+    bad_numbers, stood_still, started_anew, worse_since_resume, jumped, spiked, nothing_learnt,
+    never_falls,
+)  # fmt: skip
+"""What the last lines may show where nothing complains."""
 
 
 class LogEnd:
@@ -123,6 +137,10 @@ class LogEnd:
         last = [last_lines(tail, line_counts.get(file, 0)) for file, tail in tails.items()]
         if assessment.decision.finding is None and last and all(map(ends_well, last)):
             return None if engine.job.attempt.is_finished else self.by_words(tails, line_counts)
+        if (worse := _worse_since_resume(lead, tails, line_counts)) is not None:
+            return worse
+        if lead is not None and (full := _of_full_memory(lead, tails, line_counts)):
+            return full
         if lead is not None and lead.cause in _ENDED_BY_HAND:
             return _interrupted_wait(lead, tails, line_counts) or found
         if lead is not None and lead.cause is Cause.USER_ERROR and lead.fault is None:
@@ -162,8 +180,7 @@ class LogEnd:
                 if not (is_known and _CTRL_C in text)
             )
             if lead is None and complaint is None:
-                looks = (bad_numbers, stood_still, started_anew, jumped, spiked, nothing_learnt)
-                complaint = next(filter(None, (look(lines) for look in looks)), None)
+                complaint = next(filter(None, (look(lines) for look in _LOOKS)), None)
                 if complaint is None and file in self._with_steps:
                     complaint = slow_network(lines) or slowed(lines)
             if complaint is not None and (lead is None or complaint.cause not in _AS_VAGUE):
@@ -193,6 +210,12 @@ def last_lines(tail: bytes, count: int) -> tuple[tuple[int, str], ...]:
     text = ANSI.sub(b"", tail).decode("utf-8", "replace")
     lines = text.removesuffix("\n").split("\n")[-LAST_LINES:]
     return tuple(enumerate(lines, count - len(lines) + 1))
+
+
+def is_only_words(finding: Finding) -> bool:
+    """Nothing but the words of the last lines shows it, not even that the run has ended."""
+    is_of_words = finding.detector == LOG_END and finding.fingerprint.endswith(_WORDS)
+    return is_of_words and finding.is_guess
 
 
 def _of_helpers(lines: Mapping[int, str], errors: Sequence[ErrorSeen], file: str) -> set[int]:
@@ -235,6 +258,33 @@ def _after_bad_numbers(
     return _by_words(file, bad, lead) if bad is not None else None
 
 
+def _worse_since_resume(
+    lead: Finding | None, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+) -> Finding | None:
+    """Losses jumped when the run was resumed, or were higher ever since an earlier end; None: not
+    so, or `lead` came later."""
+    if lead is None:
+        return None
+    last = max((each.line or 0 for each in lead.evidence), default=0)
+    for file, tail in tails.items():
+        worse = worse_since_resume(last_lines(tail, line_counts.get(file, 0)))
+        if worse is not None and (lead.cause is Cause.LOSS_SPIKE or worse.line > last):
+            return replace(_by_words(file, worse, None), severity=Severity.CRITICAL)
+    return None
+
+
+def _of_full_memory(
+    lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+) -> Finding | None:
+    """A process was killed when the host's memory was nearly full; None: not so."""
+    killed = any(_KILLED.search(each.text) for each in lead.evidence)
+    if lead.cause is not Cause.KILLED or not killed:
+        return None
+    file, before = _lines_before(lead, tails, line_counts)
+    full = host_memory_full(before)
+    return _by_words(file, full, lead) if full is not None else None
+
+
 def _of_ranks_given_twice(
     lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
 ) -> Finding | None:
@@ -272,5 +322,5 @@ def _by_words(file: str, complaint: Complaint, lead: Finding | None) -> Finding:
         evidence=(Evidence(file, complaint.line, complaint.text), *(lead.evidence if lead else ())),
         cannot_heal=lead is not None,
         is_guess=lead is None,
-        fingerprint=f"{complaint.cause}/words",
+        fingerprint=f"{complaint.cause}{_WORDS}",
     )

@@ -16,23 +16,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from mwatch.config import catalogue
+from mwatch.decide.decide import advise as advice_of
 from mwatch.engine.advice import advise
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.errors import InputError
 from mwatch.evidence.flight_files import gather
 from mwatch.model.decision import Action, Decision
 from mwatch.model.event import Error
-from mwatch.model.finding import (
-    Cause,
-    Verdict,
-)
+from mwatch.model.finding import LOG_END, Cause, Severity, Verdict
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
 from mwatch.model.step import PlacedLines
 from mwatch.replay.flight_evidence import FlightEvidence
 from mwatch.replay.freshness import TAIL, Age
-from mwatch.replay.log_end import LogEnd
+from mwatch.replay.log_end import LogEnd, is_only_words
 from mwatch.replay.player import Player
 from mwatch.replay.pod_prefixes import SplitLogs, split_by_pod
 from mwatch.replay.quotes import quoted
@@ -50,6 +48,9 @@ _HANGS_SECONDS = 7 * 86400.0
 """A pod that ended earlier is hardly there any more, and its log is history."""
 _DOUBTED = 0.4
 """The most confidence in a hang if the run may as well have ended."""
+_OF_A_START = frozenset({Cause.STARTED_FROM_RANDOM, Cause.LOSS_STUCK})
+_VAGUE_WORDS = frozenset({Cause.KILLED, Cause.CHECKPOINT})
+"""What harmless lines speak of, too: nothing is advised on their words alone."""
 _ASK = "`kubectl get pod` or `mwatch diagnose JOB` shows which"
 
 
@@ -75,12 +76,31 @@ def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> Ru
     """Conclude by the last assessment and by how old the last line is."""
     ended, attempt = player.last, player.engine.job.attempt
     assert ended is not None  # something was played
-    if is_up or _has_ended(attempt):
+    if is_up:
         return player.recorder.conclusions.run(ended)
+    if _has_ended(attempt):
+        return _with_advice(player, player.recorder.conclusions.run(ended))
     age = _age(recording, player, now)
     if age is not None and age.seconds <= _fresh_limit(player):
         return _still_up(recording, player, ended, age)
-    return _broken_off(recording, player, ended, age)
+    return _with_advice(player, _broken_off(recording, player, ended, age))
+
+
+def _with_advice(player: Player, concluded: RunConclusion) -> RunConclusion:
+    """Say what to do about the cause of the end, even if mwatch itself would not do it."""
+    decision, engine = concluded.decision, player.engine
+    lead, attempt = decision.finding, engine.job.attempt
+    if decision.action is not Action.NONE or lead is None or lead.cause is not decision.cause:
+        return concluded
+    if engine.record.of_attempt(decision.attempt) is not None or attempt.is_finished:
+        return concluded
+    is_sure = lead.detector == LOG_END or lead.severity is Severity.CRITICAL
+    if not is_sure and lead.cause not in _OF_A_START:
+        return concluded
+    if is_only_words(lead) and lead.cause in _VAGUE_WORDS:
+        return concluded
+    advised = advice_of(engine.job, lead, concluded.findings, engine.settings)
+    return concluded if advised is None else concluded._replace(decision=advised)
 
 
 def _goes_on(attempt: Attempt) -> bool:
@@ -156,9 +176,10 @@ def _minutes(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def nothing_read(recording: Recording, run: str) -> RunReport:
+def nothing_read(recording: Recording, engine: Engine) -> RunReport:
     """The report if no line of the input is known."""
-    cause, advised, reason = Cause.BLIND, Cause.BLIND, "there is no data"
+    advised: Decision | None = None
+    cause, about, reason = Cause.BLIND, Cause.BLIND, "there is no data"
     if recording.streams:
         where = "the file" if len(_files(recording)) == 1 else f"{len(_files(recording))} files"
         cause, text = Cause.UNKNOWN, f"no line of a trainer was found in {where}"
@@ -167,16 +188,18 @@ def nothing_read(recording: Recording, run: str) -> RunReport:
         complaint = LogEnd().by_words(recording.tails, recording.line_counts)
         if complaint is not None:
             cause, text = complaint.cause, complaint.summary
-            advised, reason = cause, "nothing but the words of the log show it"
+            about, reason = cause, "nothing but the words of the log show it"
+            if cause not in _VAGUE_WORDS:
+                advised = advice_of(engine.job, complaint, (), engine.settings)
     else:
         text = recording.notes[0] if recording.notes else "there is nothing to read"
     return RunReport(
-        run=run,
+        run=engine.job.run,
         mode="replay",
         clock=ReportClock(),
         verdict=Verdict(cause, text, confidence=0.0),
-        decision=Decision(Action.NONE, cause, 0, reason),
-        advice=advise(advised, None, {}),
+        decision=advised or Decision(Action.NONE, cause, 0, reason),
+        advice=advise(about, None, {}),
         files=_files(recording),
         lines=recording.lines,
         notes=tuple(note for note in recording.notes if note != text),
@@ -273,7 +296,7 @@ def _replay(
     player.play(_without_announced_restart(recording.observed(progress)))
     last = player.at
     if last is None:
-        report = nothing_read(recording, engine.job.run)
+        report = nothing_read(recording, engine)
         if flight is None:
             return report
         alone = FlightEvidence(flight)

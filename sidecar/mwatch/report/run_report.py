@@ -144,7 +144,8 @@ class RunReport:
                 "culprit": json_codec.to_builtins(verdict.culprit),
                 "confidence": verdict.confidence,
             },
-            "decision": decision_json(self.decision) | {"at": self.time(self.acted_at)},
+            "decision": decision_json(self.decision)
+            | {"at": self.time(self.acted_at), "is_advice": self.decision.is_advice},
             "findings": [finding_json(each, self.time) for each in self.findings],
             "goodput": self._goodput(),
             "attempts": [self._attempt(each) for each in self.attempts],

@@ -2,48 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the last lines of a recorded log show of a run, in whatever form its program prints them.
 
-A count that rises is progress; losses that jump or are not finite, a bar that stands still or slows
-down, a start from scratch, and what somebody typed or remarked are signs of trouble without an
-error.
+A count that rises is progress; a bar that stands still or slows down, a start from scratch, and what
+somebody typed or remarked are signs of trouble without an error. Losses have a module of their own,
+`detect.shared.loss_lines`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from math import inf, isfinite
+from math import inf
 from operator import lt
 
+from mwatch.detect.shared.loss_lines import has_loss
 from mwatch.detect.shared.words import COMPLAINS, MAX_LINE, Complaint
 from mwatch.model.finding import Cause
-from mwatch.stats import median
 
-_LOSS = re.compile(
-    r"\b(\w{0,24}loss\w{0,24}(?:/[\w/]{1,40}| train)?)[\"']?\s{0,12}[:=|]?\s{0,12}(?:tensor\()?"
-    r"(-?\d[\d.]*(?:e[+-]?\d+)?|-?nan|-?inf)\b",
-    re.I,
-)
-_NO_GRADIENT = re.compile(
-    r"\bgrad_?norm[\"']?\s{0,4}[:=]\s{0,4}[\"']?0(?:\.0{0,12})?(?![\d.e])", re.I
-)
-_REWARDED = re.compile(r"reward|advantage", re.I)
-_EVALUATES = re.compile(r"eval|val|test|dev", re.I)
-_USUAL = 10  # last losses before a jump, of
-_BEFORE = 5  # at least
-_AFTER = 3  # losses after it, each
-_JUMPS = ((3.0, 0.5), (1.5, 2.0))  # so many times the usual one, and so much more
-_SPIKE = (1.5, 1.0)
-_RISING = 3  # lines in which it gets there, and two of them are high
-_STEADY = 1.2  # times the least one that the largest of the losses before may be
-_PLATEAU = 1.5
-_BACK = 0.8
-_NOT_FINITE = re.compile(
-    r"\b(?:loss|grad(?:ient)?s?(?: norm)?) (?:is|are|was|became) (?:nan|inf|not finite|non-?finite)"
-    r"|\b(?:nan|inf|non-?finite) (?:loss|grad)|gradients? at all steps are invalid",
-    re.I,
-)
-_BAD_LOSSES = 2  # lines in a row
 _HAD_ONE = re.compile(
     r"\b(?:discovered|found) (?:an? |the )?(?:latest|last|newest|existing) (?:checkpoint|model)\b"
     r"|\bexception while trying to load\b|\bsav(?:ed|ing) (?:an? |the )?checkpoint\b.{0,200}\d"
@@ -55,10 +29,11 @@ _HAD_ONE = re.compile(
 )
 _FROM_SCRATCH = re.compile(
     r"\b(?:train|start|initiali[sz]|begin)\w*(?: training)? from (?:scratch|step 0|iteration 0"
-    r"|random)\b|\bno (?:existing |previous )?(?:autoresume )?checkpoint found\b"
+    r"|random)\b|\bno (?:existing |previous )?(?:autoresume )?checkpoints? (?:was |were )?found\b"
     r"|\blast_checkpoint = None\b",
     re.I,
 )
+_CUT_OFF = re.compile(r"\b(?:CANCELLED AT|SIGTERM|SIGKILL|preempt(?:ed|ion)|requeue)\b", re.I)
 _ASKED = re.compile(
     r"--[\w.-]{0,60}(?:resume[\w.-]{0,40}|restart(?:[_-](?:from|file|path|checkpoint))?)[= ]"
     r"\S{0,200}?[/.-]\S{0,200}?\d{2}|--[\w.-]{0,60}load[_-]step[= ]\d{2}"
@@ -66,6 +41,12 @@ _ASKED = re.compile(
 _AT_FIRST = re.compile(
     r"^\W{0,8}step[ |:]{1,20}[01]\b|\btraining starts at step [01]\b|[\]-] step: {1,8}[01]\b", re.I
 )
+_HOST_MEMORY = re.compile(
+    r"\b(?:CPU Virtual Memory|(?:host|system|cpu) (?:memory|ram)(?: usage)?|RAM usage)\b"
+    r"[^%\n]{0,80}?(\d{1,3}(?:\.\d{1,4})?) ?%",
+    re.I,
+)
+_FULL_PERCENT = 90.0
 _GIVEN = re.compile(
     r"\[?([\w.-]{1,64})\]?: [^\n]{0,60}\b(?:GLOBAL_RANK|global_rank)[:=] {0,2}(\d{1,6}), MEMBER\b"
 )
@@ -137,6 +118,7 @@ _DONE = re.compile(
 _EXIT_ZERO = re.compile(
     r"\bexit(?:ed|s)?(?: (?:with|code|status|value)){0,3} {0,2}[:=]? {0,2}0(?![\w.])", re.I
 )
+_NONE_THERE = re.compile(r"Only EFA provider is supported|[Nn]o (?:EFA|eligible) (?:device|provider)")
 _NO_FAST_NETWORK = re.compile(
     r"NCCL WARN NET/\w+ .{0,80}\b(?:failed|unexpected|error|unable|cannot)"
     r"|NET/Plugin.{0,300}(?:not found \(required by|undefined symbol|cannot open shared object)",
@@ -194,109 +176,17 @@ def counted_until(lines: Iterable[tuple[int, str]]) -> int:
     return risen[0]
 
 
-def _losses(text: str) -> Iterator[tuple[str, float]]:
-    """The losses that a line prints, with their names; not the scale of the loss."""
-    for found in _LOSS.finditer(text):
-        name = found[1].lower()
-        if "scale" not in name:
-            with suppress(ValueError):  # digits and dots that are no number
-                yield name, float(found[2])
-
-
-def bad_numbers(lines: Iterable[tuple[int, str]], least: int = _BAD_LOSSES) -> Complaint | None:
-    """The last losses of one name are not finite, in a form of line that no recogniser reads.
-
-    `least`: so many of them; no loss scale is searched in an evaluation, so that one is enough."""
-    bad: dict[str, list[tuple[int, str]]] = {}
-    for number, line in lines:
-        text = line[:MAX_LINE]
-        for name, loss in _losses(text):
-            of_name = bad.setdefault(name, [])
-            if not isfinite(loss):
-                of_name.append((number, line))
-            elif loss:  # 0 is what some print instead of a bad one
-                of_name.clear()
-                bad.get("", []).clear()
-        if _NOT_FINITE.search(text):
-            bad.setdefault("", []).append((number, line))
-    for name, found in sorted(bad.items(), key=lambda each: -len(each[1])):
-        if len(found) >= (1 if _EVALUATES.search(name) else least):
-            return Complaint(Cause.NAN, found[0][0], found[0][1].strip())
-    return None
-
-
-def jumped(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """The last losses of one name are far above those before, and do not come back."""
-    return next(filter(None, map(_jump, _by_name(lines).values())), None)
-
-
-def _jump(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
-    losses = [loss for loss, _, _ in printed]
-    if len(losses) < _BEFORE + _AFTER or not all(map(isfinite, losses)):
-        return None
-    least = min(losses[-_AFTER:])
-    low = (i for i in range(len(losses) - 1, -1, -1) if losses[i] * _PLATEAU < least)
-    start = next(low, -1) + 1
-    before = losses[max(0, start - _USUAL) : start]
-    if len(before) < _BEFORE or least <= max(before) or losses[-1] < _BACK * max(losses[start:]):
-        return None
-    usual = median(before)
-    if usual <= 0 or not any(
-        least > usual * ratio and least > usual + far for ratio, far in _JUMPS
-    ):
-        return None
-    return Complaint(Cause.LOSS_SPIKE, printed[start][1], printed[start][2].strip())
-
-
-def spiked(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """A loss that had been steady jumped for more than one line, and may have come back since."""
-    return next(filter(None, map(_spike, _by_name(lines).values())), None)
-
-
-def _spike(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
-    losses = [loss for loss, _, _ in printed]
-    ratio, far = _SPIKE
-    for at in range(_FEW, len(losses) - 1):
-        before, after = losses[max(0, at - _USUAL) : at], losses[at : at + _RISING + 1]
-        if not (0.0 < max(before) < _STEADY * min(before) and all(map(isfinite, after))):
-            continue
-        usual, high = median(before), max(map(min, after, after[1:]))
-        if high > usual * ratio and high > usual + far:
-            return Complaint(Cause.LOSS_SPIKE, printed[at][1], printed[at][2].strip())
-    return None
-
-
-def _by_name(lines: Iterable[tuple[int, str]]) -> dict[str, list[tuple[float, int, str]]]:
-    """Each loss that is printed, with its line."""
-    printed: dict[str, list[tuple[float, int, str]]] = {}
-    for number, line in lines:
-        for name, loss in _losses(line[:MAX_LINE]):
-            printed.setdefault(name, []).append((loss, number, line))
-    return printed
-
-
-def nothing_learnt(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """Each line prints a loss and a gradient of exactly 0: every target is masked. Learning from
-    rewards does so while all of them are equal."""
-    found: list[tuple[int, str]] = []
-    for number, line in lines:
-        text = line[:MAX_LINE]
-        losses = [loss for _, loss in _losses(text)]
-        if not losses:
-            continue
-        if any(losses) or not _NO_GRADIENT.search(text) or _REWARDED.search(text):
-            return None
-        found.append((number, line.strip()))
-    return Complaint(Cause.DATA, *found[0]) if len(found) >= _FEW else None
-
-
 def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """There was a checkpoint, or one was asked for by its number, or a model to begin with was
     named, and yet the training began without one. Who pasted the log may have listed the
     checkpoints above or below it."""
     had_one, is_asked, listed_until, anew = False, False, 0, None
+    has_stepped = False
     for number, line in lines:
         text = line[:MAX_LINE]
+        if _CUT_OFF.search(text):
+            had_one = had_one or has_stepped
+        has_stepped = has_stepped or has_loss(text)
         if is_asked and _AT_FIRST.search(text):
             return anew or Complaint(Cause.STARTED_FROM_RANDOM, number, line.strip())
         is_asked = is_asked or _ASKED.search(text) is not None
@@ -323,6 +213,16 @@ def ranks_given_twice(lines: Iterable[tuple[int, str]]) -> Complaint | None:
             if nodes.setdefault(rank, node) != node:
                 return Complaint(Cause.USER_ERROR, number, line.strip())
     return None
+
+
+def host_memory_full(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The last report of the host's memory, as DeepSpeed and others print it, shows it nearly full."""
+    last: Complaint | None = None
+    for number, line in lines:
+        if used := _HOST_MEMORY.search(line[:MAX_LINE]):
+            is_full = float(used[1]) >= _FULL_PERCENT
+            last = Complaint(Cause.OOM, number, line.strip()) if is_full else None
+    return last
 
 
 def stood_still(lines: Iterable[tuple[int, str]]) -> Complaint | None:
@@ -401,6 +301,8 @@ def slow_network(lines: Iterable[tuple[int, str]]) -> Complaint | None:
         if place := _OF_NCCL.search(text):
             hosts.add(place[1])
             ranks = max(ranks, int(place[2] or 0))
+        if _NONE_THERE.search(text):
+            return None  # the machine has no fast network that could be used
         is_without = is_without or _NO_FAST_NETWORK.search(text) is not None
         if is_without and found is None and _SOCKETS.search(text):
             found = Complaint(Cause.SLOW, number, line.strip())

@@ -31,7 +31,7 @@ COMPLAINS = re.compile(
 _MILD = re.compile(
     r"\b(?:INFO|DEBUG|NOTICE|TRACE)\b|(?<!NCCL )\bWARN(?:ING)?\b|\[W[ \d]|^W\d{3,4} |\[I[ \d]"
     r"|^I\d{3,4} |NeMo W |\b(?:Future|Deprecation|User|Runtime|Syntax|Resource)Warning\b"
-    r"|level=(?:info|debug|warn)|<(?:info|warn)>|\b[Ww]arn(?:ing)?: |\bretry(?:ing)?\b"
+    r"|level=(?:info|debug|warn)|<(?:info|warn)>|\b[Ww]arn(?:ing)?: |\b[Rr]etry(?:ing)?\b"
     r"|\b[Ff]alling back\b|\b[Ss]kipp(?:ed|ing)\b|\bignor(?:ed|ing)\b|\b[Ee]rrors?\W{1,3}0\b"
     r"|\b(?:0|[Nn]o)(?: \w{1,20}){0,3} errors?\b|error_file|\bNormal\b|^wandb: |^\s*[$#] "
     r"|\b(?:may|might|can|could) (?:cause|lead|result|also)\b|\b(?:to|can) avoid\b|\bif you\b"
@@ -331,6 +331,8 @@ _OF_EXCEPTIONS = (
                 r"|IncompleteRead|connection broken|(?:actor|server) is (?:temporarily )?unavail"
                 r"|keepalive watchdog|rpc_code: 14|StatusCode\.UNAVAILABLE|connection to raylet"
                 r"|read (?:operation )?timed out", re.I), Cause.FABRIC),
+    (re.compile(r"(?:unexpected end|premature end|truncated).{0,200}(?:\bpipe:|\b(?:https?|s3|gs)://)",
+                re.I), Cause.STORAGE),
     (re.compile(r"index file .{0,200}(?:empty|corrupt|truncated)"
                 r"|tarfile\.|pyarrow\.|parquet|snappy|webdataset|datasets\.|DatasetGeneration"
                 r"|\bshard\b.{0,60}(?:corrupt|hash|checksum|missing)"
@@ -339,6 +341,8 @@ _OF_EXCEPTIONS = (
                 r"|unexpected end of (?:data|stream)|image file is truncated|cannot identify image"
                 r"|compressed (?:data|file) ended|Incorrect .{0,20}checksum|sample index", re.I),
      Cause.DATA),
+    (re.compile(r"\bworkers? (?:process(?:es)? )?(?:failure|(?:has |have )?(?:failed|died|crashed))\b",
+                re.I), Cause.CRASH),
     (re.compile(r"no route to host|name or service not known|temporary failure in name resolution"
                 r"|network is unreachable|connect.{0,40}(?:aborted|refused|reset|closed|timed out)"
                 r"|remote end closed|failed to (?:resolve|connect)|max retries exceeded"
@@ -346,7 +350,8 @@ _OF_EXCEPTIONS = (
                 r"|socket timeout|server socket has failed|Rendezvous\w*Error"
                 r"|\[SSL: |EOF occurred in violation of protocol|SSL validation failed"
                 r"|peer (?:closed|reset)|RuntimeError: broken pipe"
-                r"|host(?:name)? .{0,60}(?:not found|unreachable)", re.I),
+                r"|host(?:name)? .{0,60}(?:not found|unreachable)|\w_waiting response is expected"
+                r"|address already in use", re.I),
      Cause.FABRIC),
     (re.compile(r"(?:timed out|timeout|bailing out).{0,80}(?:\bwait|not ready|barrier"
                 r"|\brank|collective)|\b(?:collective|barrier)\b.{0,40}timed out"

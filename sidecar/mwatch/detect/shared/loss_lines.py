@@ -1,0 +1,215 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the losses in the last lines of a recorded log show, in whatever form a program prints them:
+they are not finite, jump, never fall, or are worse since the run was resumed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from math import isfinite
+
+from mwatch.detect.shared.words import MAX_LINE, Complaint
+from mwatch.model.finding import Cause
+from mwatch.stats import median
+
+_LOSS = re.compile(
+    r"\b(\w{0,24}loss\w{0,24}(?:/[\w/]{1,40}| train)?)[\"']?\s{0,12}[:=|]?\s{0,12}"
+    r"(?:tensor\(|[\"'])?"
+    r"(-?\d[\d.]*(?:e[+-]?\d+)?|-?nan|-?inf)\b",
+    re.I,
+)
+_NO_GRADIENT = re.compile(
+    r"\bgrad_?norm[\"']?\s{0,4}[:=]\s{0,4}[\"']?0(?:\.0{0,12})?(?![\d.e])", re.I
+)
+_REWARDED = re.compile(r"reward|advantage", re.I)
+_EVALUATES = re.compile(r"eval|val|test|dev", re.I)
+_ASIDE = re.compile(r"eval|val|test|dev|balanc|aux|router|z_?loss|(?:^|_)(?:kl|reg)", re.I)
+_USUAL = 10  # last losses before a jump, of
+_BEFORE = 5  # at least
+_AFTER = 3  # losses after it, each
+_JUMPS = ((3.0, 0.5), (1.5, 2.0))  # so many times the usual one, and so much more
+_SPIKE = (1.5, 1.0)
+_RISING = 3  # lines in which it gets there, and two of them are high
+_STEADY = 1.2  # times the least one that the largest of the losses before may be
+_PLATEAU = 1.5
+_BACK = 0.8
+_NOT_FINITE = re.compile(
+    r"\b(?:loss|grad(?:ient)?s?(?: norm)?) (?:is|are|was|became) (?:nan|inf|not finite|non-?finite)"
+    r"|\b(?:nan|inf|non-?finite) (?:loss|grad)|gradients? at all steps are invalid",
+    re.I,
+)
+_BAD_LOSSES = 2  # lines in a row
+_FEW = 3  # lines
+_RESUMED = re.compile(
+    r"\b(?:load(?:ed|ing)|restor(?:ed|ing)|resum(?:e|ed|es|ing)|continu(?:e|ed|es|ing))\b"
+    r"[^\n]{0,160}\b(?:checkpoint|ckpt|global[_ ]step|step|iteration|weights|state)s?\b",
+    re.I,
+)
+_WORSE = (1.2, 0.2)  # times the largest loss before, and so much above it
+_FLAT = 0.0005  # share of the loss within which all of them lie
+_FLAT_LINES, _SAME_LINES = 6, 9
+_LONG = 1000  # iterations in which a loss falls by more than that
+_ITERATION = re.compile(r"\b(?:iter(?:ation)?|(?:global[_ ])?step|num_updates)s?\W{0,8}(\d{1,12})\b", re.I)
+_NO_STEP = 0.05  # the same where each line prints a gradient of 0
+_DIGITS = 4  # fewer may be equal by chance
+
+
+def _losses(text: str) -> Iterator[tuple[str, float]]:
+    """The losses that a line prints, with their names; not the scale of the loss."""
+    for found in _LOSS.finditer(text):
+        name = found[1].lower()
+        if "scale" not in name:
+            with suppress(ValueError):  # digits and dots that are no number
+                yield name, float(found[2])
+
+
+def has_loss(text: str) -> bool:
+    return next(_losses(text), None) is not None
+
+
+def bad_numbers(lines: Iterable[tuple[int, str]], least: int = _BAD_LOSSES) -> Complaint | None:
+    """The last losses of one name are not finite, in a form of line that no recogniser reads.
+
+    `least`: so many of them; no loss scale is searched in an evaluation, so that one is enough."""
+    bad: dict[str, list[tuple[int, str]]] = {}
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        for name, loss in _losses(text):
+            of_name = bad.setdefault(name, [])
+            if not isfinite(loss):
+                of_name.append((number, line))
+            elif loss:  # 0 is what some print instead of a bad one
+                of_name.clear()
+                bad.get("", []).clear()
+        if _NOT_FINITE.search(text):
+            bad.setdefault("", []).append((number, line))
+    for name, found in sorted(bad.items(), key=lambda each: -len(each[1])):
+        if len(found) >= (1 if _EVALUATES.search(name) else least):
+            return Complaint(Cause.NAN, found[0][0], found[0][1].strip())
+    return None
+
+
+def jumped(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The last losses of one name are far above those before, and do not come back."""
+    return next(filter(None, map(_jump, _by_name(lines).values())), None)
+
+
+def _jump(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
+    losses = [loss for loss, _, _ in printed]
+    if len(losses) < _BEFORE + _AFTER or not all(map(isfinite, losses)):
+        return None
+    least = min(losses[-_AFTER:])
+    low = (i for i in range(len(losses) - 1, -1, -1) if losses[i] * _PLATEAU < least)
+    start = next(low, -1) + 1
+    before = losses[max(0, start - _USUAL) : start]
+    if len(before) < _BEFORE or least <= max(before) or losses[-1] < _BACK * max(losses[start:]):
+        return None
+    usual = median(before)
+    if usual <= 0 or not any(
+        least > usual * ratio and least > usual + far for ratio, far in _JUMPS
+    ):
+        return None
+    return Complaint(Cause.LOSS_SPIKE, printed[start][1], printed[start][2].strip())
+
+
+def spiked(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """A loss that had been steady jumped for more than one line, and may have come back since."""
+    return next(filter(None, map(_spike, _by_name(lines).values())), None)
+
+
+def _spike(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
+    losses = [loss for loss, _, _ in printed]
+    ratio, far = _SPIKE
+    for at in range(_FEW, len(losses) - 1):
+        before, after = losses[max(0, at - _USUAL) : at], losses[at : at + _RISING + 1]
+        if not (0.0 < max(before) < _STEADY * min(before) and all(map(isfinite, after))):
+            continue
+        usual, high = median(before), max(map(min, after, after[1:]))
+        if high > usual * ratio and high > usual + far:
+            return Complaint(Cause.LOSS_SPIKE, printed[at][1], printed[at][2].strip())
+    return None
+
+
+def _by_name(lines: Iterable[tuple[int, str]]) -> dict[str, list[tuple[float, int, str]]]:
+    """Each loss that is printed, with its line."""
+    printed: dict[str, list[tuple[float, int, str]]] = {}
+    for number, line in lines:
+        for name, loss in _losses(line[:MAX_LINE]):
+            printed.setdefault(name, []).append((loss, number, line))
+    return printed
+
+
+def _of_training(lines: Iterable[tuple[int, str]]) -> dict[str, list[tuple[float, int, str]]]:
+    """Without those of evaluations, and without parts such as that of a router, which stay as they
+    are."""
+    named = _by_name(lines).items()
+    return {name: each for name, each in named if not _ASIDE.search(name)}
+
+
+def nothing_learnt(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """Each line prints a loss and a gradient of exactly 0: every target is masked. Learning from
+    rewards does so while all of them are equal."""
+    found: list[tuple[int, str]] = []
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        losses = [loss for _, loss in _losses(text)]
+        if not losses:
+            continue
+        if any(losses) or not _NO_GRADIENT.search(text) or _REWARDED.search(text):
+            return None
+        found.append((number, line.strip()))
+    return Complaint(Cause.DATA, *found[0]) if len(found) >= _FEW else None
+
+
+def worse_since_resume(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """Since a checkpoint was loaded, the losses of one name are far above those before, from one of
+    the first on."""
+    lines = list(lines)
+    resumed = max((number for number, line in lines if _RESUMED.search(line[:MAX_LINE])), default=0)
+    trained = _of_training(lines).values()
+    return next(filter(None, (_worse(each, resumed) for each in trained)), None)
+
+
+def _worse(printed: Sequence[tuple[float, int, str]], resumed: int) -> Complaint | None:
+    before = [loss for loss, number, _ in printed if number < resumed][-_USUAL:]
+    after = [each for each in printed if each[1] > resumed]
+    if len(before) < _FEW or not all(isfinite(loss) for loss, _, _ in printed):
+        return None
+    ratio, far = _WORSE
+    limit = max(ratio * max(before), max(before) + far)
+    start = next((at for at, each in enumerate(after) if each[0] > limit), len(after))
+    high = after[start:]
+    if start > _AFTER or len(high) < _AFTER or min(high)[0] <= limit:
+        return None
+    return Complaint(Cause.RESUME_DIVERGED, high[0][1], high[0][2].strip())
+
+
+def never_falls(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The losses of one name stay the same for many lines, or come again in turn with each epoch."""
+    return next(filter(None, map(_never_falls, _of_training(lines).values())), None)
+
+
+def _never_falls(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
+    losses = [loss for loss, _, _ in printed]
+    if len(losses) < _FLAT_LINES or not all(map(isfinite, losses)) or min(losses) <= 0:
+        return None
+    exact = sum(len(repr(loss).replace(".", "").strip("0")) >= _DIGITS for loss in losses)
+    is_exact = 2 * exact > len(losses)
+    share = (max(losses) - min(losses)) / max(losses)
+    is_still = all(_NO_GRADIENT.search(line[:MAX_LINE]) for _, _, line in printed)
+    kinds = len(set(losses))
+    is_turn = len(losses) >= _SAME_LINES and _FEW <= kinds <= len(losses) // _FEW
+    is_flat = share <= _FLAT and _iterations(printed) >= _LONG
+    if (is_still and share <= _NO_STEP) or (is_exact and (is_flat or is_turn)):
+        return Complaint(Cause.LOSS_STUCK, printed[0][1], printed[0][2].strip())
+    return None
+
+
+def _iterations(printed: Sequence[tuple[float, int, str]]) -> int:
+    """From the first line to the last; 0: they do not count."""
+    ends = [_ITERATION.search(line[:MAX_LINE]) for _, _, line in (printed[0], printed[-1])]
+    first, last = (int(found[1]) if found else 0 for found in ends)
+    return last - first if first else 0

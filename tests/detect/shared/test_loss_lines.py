@@ -1,0 +1,181 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What losses show in the last lines of a log, in whatever form they are printed."""
+
+from __future__ import annotations
+
+import pytest
+
+from mwatch.detect.shared.loss_lines import (
+    bad_numbers,
+    jumped,
+    never_falls,
+    nothing_learnt,
+    spiked,
+    worse_since_resume,
+)
+from mwatch.model.finding import Cause
+
+
+def test_losses_that_stay_bad_are_seen_in_a_line_of_any_form() -> None:
+    good, bad = "q9 step=1 loss=1.84 tgs=8", "q9 step=2 loss=nan tgs=8"
+    found = bad_numbers(enumerate([good, bad, bad], 1))
+    assert found is not None
+    assert (found.cause, found.line) == (Cause.NAN, 2)
+    assert bad_numbers(enumerate([bad, bad, good], 1)) is None
+    assert bad_numbers(enumerate([good, bad], 1)) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Train: 1 [  50/2502 (  2%)]  Loss:       nan (   nan)  Time: 0.298s",
+        "[32mloss:     nan  [33mmemory: 66.12GiB",
+        " eval_ppl=tensor(nan) eval_epoch_loss=tensor(nan, device='cuda:0')",
+        "WARNING: received a nan loss, setting loss value to 0",
+        "(trainer:582) WARNING: The grad norm is nan. Skipping updating the model.",
+    ],
+)
+def test_numbers_that_are_not_finite_are_seen_in_many_forms(line: str) -> None:
+    bad = bad_numbers([(1, "loss=0.7"), (2, line), (3, line)])
+    assert bad is not None
+    assert (bad.cause, bad.line) == (Cause.NAN, 2)
+
+
+def test_one_loss_that_is_bad_is_seen_beside_another_that_is_good() -> None:
+    lines = ["val_loss: nan", "train_loss: 1.2", "val_loss: nan", "train_loss: 1.1"]
+    bad = bad_numbers(enumerate(lines, 1))
+    assert bad is not None
+    assert bad.line == 1
+
+
+def test_a_nan_that_is_followed_by_good_losses_is_over() -> None:
+    warned = ["the grad norm is nan, skipped", "the grad norm is nan, skipped", "loss: 2.0"]
+    assert bad_numbers(enumerate(warned, 1)) is None
+
+
+def test_a_loss_and_a_gradient_of_zero_in_each_line_train_nothing() -> None:
+    line = "{'loss': 0.0, 'grad_norm': 0.0, 'learning_rate': 3e-08}"
+    found = nothing_learnt(enumerate(["begin", line, line, line], 1))
+    assert found is not None
+    assert (found.cause, found.line) == (Cause.DATA, 2)
+    assert nothing_learnt(enumerate([line, line], 1)) is None
+    for other in (
+        "{'loss': 0.1, 'grad_norm': 0.0}",
+        "{'loss': 0.0, 'grad_norm': 0.02}",
+        "{'loss': 0.0, 'grad_norm': 0.0, 'reward': 0.0}",
+    ):
+        assert nothing_learnt(enumerate([line, line, line, other], 1)) is None
+
+
+def test_a_loss_that_jumped_from_a_steady_level_is_a_spike_though_it_came_back() -> None:
+    def spike(*losses: float) -> bool:
+        found = spiked(enumerate((f"step {at} loss {loss}" for at, loss in enumerate(losses)), 1))
+        assert found is None or found.cause is Cause.LOSS_SPIKE
+        return found is not None
+
+    assert spike(2.97, 2.96, 2.97, 5.88, 6.41, 5.1, 3.7, 3.2)
+    assert spike(4.02, 4.01, 4.03, 5.12, 6.88, 7.44, 7.52), "within three lines"
+    assert not spike(2.97, 2.96, 2.97, 5.88, 2.95, 2.96), "one line"
+    assert not spike(2.97, 4.1, 2.2, 5.88, 6.41, 3.2), "never steady"
+    assert not spike(0.11, 0.1, 0.11, 0.4, 0.5, 0.2), "small numbers"
+    assert not spike(2.97, 2.96, 2.97, float("nan"), float("nan"), 2.9)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Epoch 1 | iter 12800 step 200 | loss train: {}, val: n/a",
+        "{{'loss': {}, 'learning_rate': 1e-05, 'epoch': 0.1}}",
+        "[update 12] Loss {} (2.0) lr 1e-4 loss_scale=1024",
+    ],
+)
+def test_losses_that_jump_and_stay_are_seen_in_lines_of_any_form(form: str) -> None:
+    fell = [4.2, 4.1, 4.0, 3.9, 3.8, 3.8]
+    found = jumped(enumerate([form.format(loss) for loss in [*fell, 6.9, 7.4, 7.2, 7.3]], 1))
+    assert found is not None
+    assert (found.cause, found.line) == (Cause.LOSS_SPIKE, 7)
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [4.2, 4.1, 4.0, 3.9, 3.8, 3.8, 7.4, 7.2, 4.1],
+        [4.2, 4.1, 4.0, 3.9, 3.8, 3.8, 12.4, 9.2, 8.1],
+        [0.01, 0.02, 0.01, 0.03, 0.01, 0.02, 0.2, 0.2, 0.2],
+        [2.0, 9.0, 2.0, 9.0, 2.0, 9.0, 9.0, 9.0, 9.0],
+        [4.0, 3.9, 8.0, 8.1, 8.0],
+    ],
+    ids=["back", "coming back", "next to nothing", "noise", "too few"],
+)
+def test_losses_that_come_back_or_are_noisy_have_not_jumped(losses: list[float]) -> None:
+    assert jumped((n, f"loss: {loss}") for n, loss in enumerate(losses, 1)) is None
+
+
+def test_one_evaluation_that_is_not_finite_is_enough() -> None:
+    assert bad_numbers([(1, "{'eval_loss': nan}")]) is not None
+    assert bad_numbers([(1, "{'loss': nan}")]) is None
+
+
+_LOADED = "  successfully loaded checkpoint from /ckpt at iteration 1200"
+
+
+@pytest.mark.parametrize("form", ["step 7 lm loss: {:.4E} |", "{{'loss': '{}', 'epoch': '0.4'}}"])
+@pytest.mark.parametrize(
+    "after", [[1.97, 1.95, 1.93, 1.91], [0.89, 1.97, 1.95, 1.93], [4.1, 3.0, 2.2, 1.7]]
+)
+def test_losses_that_are_higher_since_a_resume_are_a_bad_resume(
+    form: str, after: list[float]
+) -> None:
+    before = [form.format(loss) for loss in (0.89, 0.90, 0.88)]
+    since = [form.format(loss) for loss in after]
+    found = worse_since_resume(enumerate([*before, _LOADED, *since], 1))
+    high = next(place for place, loss in enumerate(after) if loss > 1)
+    assert found == (Cause.RESUME_DIVERGED, 5 + high, since[high].strip())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([0.89, 0.90, 0.88], [0.89, 0.90, 0.91, 0.89]),
+        ([0.89, 0.90, 0.88], [1.97, 1.2, 0.93, 0.91]),  # it came back
+        ([0.89, 1.60, 0.88], [1.7, 1.6, 1.5, 1.4]),  # as noisy as before
+        ([0.89, 0.90, 0.88], [0.89, 0.9, 0.88, 0.9, 0.89, 1.9, 1.9, 1.9]),  # long after it
+        ([0.89], [1.97, 1.95, 1.93, 1.91]),
+    ],
+)
+def test_losses_that_went_on_after_a_resume_are_fine(
+    before: list[float], after: list[float]
+) -> None:
+    lines = [f"step 7 loss {loss}" for loss in before]
+    lines += [_LOADED, *(f"step 8 loss {loss}" for loss in after)]
+    assert worse_since_resume(enumerate(lines, 1)) is None
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"iteration {n}00/9000 lm loss: 1.0912{n}E+01" for n in range(1, 12, 2)],
+        [f"step {n} loss: {8.33 + 0.02 * n:.4f} grad_norm: 0.0000" for n in range(6)],
+        [f"Step {n}, Loss: {1.1183 + 0.1 * (n % 3):.4f}" for n in range(9)],
+    ],
+    ids=["flat", "no gradient", "in turn"],
+)
+def test_losses_that_stay_where_they_are_learn_nothing(lines: list[str]) -> None:
+    assert never_falls(enumerate(lines, 1)) == (Cause.LOSS_STUCK, 1, lines[0])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f"step {n} loss: {2.64 + 0.003 * (n % 3):.4f}" for n in range(8)],
+        [f"step {n} loss: 0.01" for n in range(12)],  # too few digits to say that it is the same
+        [f"step {n}00 loss: 1.0912{n}" for n in range(1, 16, 3)],
+        [f"step {n} loss: 10.912{n}" for n in range(10, 90, 10)],
+        [f"step {n} loss: {3.1 - 0.2 * n:.3f} load_balancing_loss: 1.00{n}" for n in range(8)],
+        [f"epoch 1 step {n} loss: {9 - n / 8:.3f}" for n in range(8)] * 2,  # two runs
+    ],
+    ids=["noise", "rough", "few", "short", "part", "two runs"],
+)
+def test_losses_that_move_are_not_stuck(lines: list[str]) -> None:
+    assert never_falls(enumerate(lines, 1)) is None
