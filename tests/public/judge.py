@@ -6,7 +6,8 @@ A file holds the cases of one project, each with these keys:
 
 - `name`: unique in all files; `kind`: what the user would call it (see `KINDS`)
 - `source`: the public thread; `truth`: what it concluded, in one sentence
-- `causes`: every verdict that is right, the best one first; `actions`: every right action
+- `causes`: every verdict that is right, the best one first; `actions`: every right action. Where the
+  best cause is a fault on which somebody has to act, `none` beside another action is not right
 - `rank` (where the text proves one): the rank to blame. Any other blamed rank is wrong, and so is
   every blamed rank of a case without this key unless `any_rank = true`
 - `text`: the log, written anew as the program prints it
@@ -38,6 +39,15 @@ KINDS = frozenset(
 )  # fmt: skip
 
 
+_PASSING = frozenset(
+    {
+        "healthy", "finished", "unknown", "slow", "loss_spike", "unschedulable", "preempted",
+        "drained", "suspended", "deleted_by_user",
+    }
+)  # fmt: skip
+"""Causes on which nobody, or somebody else, may have to act."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     name: str
@@ -49,6 +59,12 @@ class Case:
     text: str
     rank: int | None = None
     any_rank: bool = False
+
+    @property
+    def right_actions(self) -> tuple[str, ...]:
+        """Without `none` where it leaves a person alone with a fault that was named."""
+        others = tuple(each for each in self.actions if each != "none")
+        return self.actions if _PASSING.intersection(self.causes) or not others else others
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +83,7 @@ class Judged:
         is_rank_right = self.case.any_rank or rank == self.case.rank
         if rank is None:  # no rank is careful, not wrong, where the text proves one
             is_rank_right = True
-        return cause in self.case.causes and action in self.case.actions and is_rank_right
+        return cause in self.case.causes and action in self.case.right_actions and is_rank_right
 
 
 def read_cases() -> list[Case]:
@@ -115,7 +131,7 @@ def summary(results: Iterable[Judged]) -> str:
 def _miss(judged: Judged) -> list[str]:
     case = judged.case
     wanted_rank = "" if case.rank is None else f", rank {case.rank}"
-    wanted = f"{' or '.join(case.causes)}; {' or '.join(case.actions)}{wanted_rank}"
+    wanted = f"{' or '.join(case.causes)}; {' or '.join(case.right_actions)}{wanted_rank}"
     lines = [f"{case.name}: wanted {wanted} ({case.truth})"]
     for how, cause, action, rank, text in judged.verdicts:
         blamed = "" if rank is None else f", rank {rank}"

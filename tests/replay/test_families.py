@@ -132,9 +132,9 @@ def test_the_signal_that_a_framework_reports_is_not_the_cause(tmp_path: Path) ->
         (["wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec."],
          Cause.CRASH, Action.RESTART),
         (["slurmstepd: error: pyxis: container start failed with error code: 1"],
-         Cause.IMAGE, Action.NONE),
+         Cause.IMAGE, Action.STOP),
         (["FATAL:   could not open image /images/train.sif: no such file"],
-         Cause.IMAGE, Action.NONE),
+         Cause.IMAGE, Action.STOP),
         ([TRAINED, "OSError: [Errno 103] Software caused connection abort: '/gcs/ckpt'"],
          Cause.STORAGE, Action.RESTART),
         (["The node had condition: [PIDPressure]."], Cause.LOST_POD, Action.RESTART),
@@ -200,7 +200,8 @@ def test_a_person_interrupts_a_short_task_only_if_it_does_not_end(
 ) -> None:
     stopped = [RAISED, *frame(function), "KeyboardInterrupt"]
     found = judged(tmp_path, TRAINED, *stopped)
-    assert found == (cause or Cause.DELETED_BY_USER, Action.NONE)
+    advised = (Cause.DELETED_BY_USER, Action.NONE) if cause is None else (cause, Action.RESTART)
+    assert found == advised
 
 
 def test_what_tidies_up_after_a_process_ends_nothing(tmp_path: Path) -> None:

@@ -283,7 +283,8 @@ def test_an_old_nccl_prints_its_errors_as_warnings(tmp_path: Path) -> None:
 def test_a_run_stopped_by_hand_before_its_first_step_may_have_stood_still(tmp_path: Path) -> None:
     last = "^CKeyboardInterrupt"
     found = read(tmp_path, "constructing DDP(model) ...", last)
-    assert (found.verdict.cause, found.decision.action) == (Cause.HANG, Action.NONE)
+    assert (found.verdict.cause, found.decision.action) == (Cause.HANG, Action.STOP)
+    assert found.decision.is_advice
     trained = read(tmp_path, megatron_line(100), last)
     assert trained.verdict.cause is Cause.DELETED_BY_USER
 
@@ -306,12 +307,14 @@ def test_no_checkpoint_yet_is_not_why_the_ranks_did_not_meet(tmp_path: Path) -> 
     assert read(tmp_path, none_yet, timeout(1)).verdict.cause is Cause.HANG
 
 
-def test_a_line_that_nobody_knows_is_judged_by_its_words_and_not_acted_on(tmp_path: Path) -> None:
+def test_a_line_that_nobody_knows_is_judged_by_its_words_and_only_advised(tmp_path: Path) -> None:
     report = read(tmp_path, megatron_line(10), "quuxd: fatal: mlx5_9 port went down, giving up")
-    assert (report.verdict.cause, report.decision.action) == (Cause.FABRIC, Action.NONE)
+    assert (report.verdict.cause, report.decision.action) == (Cause.FABRIC, Action.RESTART)
+    assert (report.decision.is_advice, report.acted_at) == (True, None)
     assert "mlx5_9" in report.verdict.summary
     alone = read(tmp_path, "quuxd: fatal: /data/x.sqsh: no such file or directory")
-    assert (alone.verdict.cause, alone.decision.action) == (Cause.USER_ERROR, Action.NONE)
+    assert (alone.verdict.cause, alone.decision.action) == (Cause.USER_ERROR, Action.STOP)
+    assert alone.decision.is_advice
     earlier = read(tmp_path, "quuxd: fatal: mlx5_9 port went down", megatron_line(10))
     assert earlier.verdict.cause is Cause.UNKNOWN
 
@@ -327,7 +330,8 @@ def test_words_explain_a_process_that_only_died(tmp_path: Path) -> None:
 def test_ctrl_c_before_the_first_step_may_have_ended_a_hang(tmp_path: Path) -> None:
     starts = [f"building part {number}" for number in range(8)]
     report = read(tmp_path, *starts, "^C^C")
-    assert (report.verdict.cause, report.decision.action) == (Cause.HANG, Action.NONE)
+    assert (report.verdict.cause, report.decision.action) == (Cause.HANG, Action.STOP)
+    assert report.decision.is_advice
     assert read(tmp_path, megatron_line(10), "^C^C").verdict.cause is Cause.UNKNOWN
     cancelled = "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2024-01-01T10:00:00 ***"
     assert read(tmp_path, *starts, cancelled).verdict.cause is Cause.HANG
@@ -339,9 +343,11 @@ def test_a_kernel_that_never_worked_is_not_tried_again_on_the_word_of_a_file(
 ) -> None:
     failed = "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`"
     report = read(tmp_path, failed)
-    assert (report.verdict.cause, report.decision.action) == (Cause.CRASH, Action.NONE)
+    assert (report.verdict.cause, report.decision.action) == (Cause.CRASH, Action.STOP)
+    assert report.decision.is_advice
     trained = read(tmp_path, megatron_line(10), failed)
     assert (trained.verdict.cause, trained.decision.action) == (Cause.CRASH, Action.RESTART)
+    assert not trained.decision.is_advice
 
 
 def test_a_container_that_is_started_again_and_again_is_not_started_again(tmp_path: Path) -> None:
@@ -392,7 +398,8 @@ def test_ctrl_c_in_a_collective_ended_a_hang(tmp_path: Path, frame: str, cause: 
         f'  File "{frame}", line 1076, in step', "    work.wait()", "KeyboardInterrupt",
     )  # fmt: skip
     assert report.verdict.cause is cause
-    assert report.decision.action is Action.NONE
+    assert report.decision.action is (Action.RESTART if cause is Cause.HANG else Action.NONE)
+    assert report.decision.is_advice is (cause is Cause.HANG)
 
 
 def test_a_full_bar_hides_no_timeout_after_it(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ def test_a_job_cancelled_after_somebody_looked_why_it_stands_still_was_hung(tmp_
     steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
     assert read(tmp_path, *steps, cancelled).decision.cause is not Cause.HANG
     looked = read(tmp_path, *steps, "$ date; nvidia-smi", "0, 100 %, 71822 MiB", cancelled)
-    assert (looked.decision.cause, looked.decision.action) == (Cause.HANG, Action.NONE)
+    assert (looked.decision.cause, looked.decision.action) == (Cause.HANG, Action.RESTART)
+    assert looked.decision.is_advice
 
 
 def test_an_exception_over_a_loss_that_is_not_finite_is_of_the_numbers(tmp_path: Path) -> None:

@@ -43,11 +43,11 @@ _UNPROVEN = "not acted on: the log does not prove it, nor show that the run has 
 _FOR_A_PERSON = frozenset(
     {
         Cause.IMAGE, Cause.VOLUME, Cause.UNSCHEDULABLE, Cause.STARTED_FROM_RANDOM,
-        Cause.RESUME_DIVERGED, Cause.LOSS_STUCK,
+        Cause.RESUME_DIVERGED, Cause.LOSS_STUCK, Cause.FINISHED_EARLY,
     }
 )  # fmt: skip
 """Shown and not acted on; starting again changes nothing."""
-_NOT_ADVISED = frozenset({Cause.LOSS_SPIKE})  # most come back
+_NO_FIX = "a restart does not fix it"
 _BUS_ERROR = "process-bus-error"
 _NEVER_WORKED = "this run has never made a step, so its set-up is more likely at fault than chance"
 _GUESS = f"not acted on: too little is known of this job to say what silence is usual, {_WAIT}"
@@ -226,16 +226,15 @@ def advise(
     proof or because it never is; None: nothing."""
     rule = RULES[finding.cause]
     case = _Case(job, finding, findings, DecisionRecord(), settings, rule, (), _UNPROVEN)
-    if finding.cause in _FOR_A_PERSON:
-        advised = _stop(case, "a restart does not fix it")
-    elif rule.action is Action.NONE or finding.cause in _NOT_ADVISED:
-        return None
-    elif rule.action is Action.STOP or _is_futile(case):
-        advised = _stop(case, "a restart does not fix it")
-    elif _is_set_up_fault(case) or _stood_from_the_start(case):
+    is_spike = finding.cause is Cause.LOSS_SPIKE
+    if finding.cause in _FOR_A_PERSON or (is_spike and finding.detector != LOG_END):
+        advised = _stop(case, _NO_FIX)
+    elif rule.action is Action.NONE or is_spike:
+        return None  # a loss in the words of some trainer may be back already
+    elif _stood_from_the_start(case):
         advised = _stop(case, _NEVER_WORKED)
     else:
-        advised = _restart(case)
+        advised = _stopped(case) or _restart(case)
     return replace(advised, is_advice=True, act_at=None)
 
 
@@ -284,11 +283,14 @@ def _about(case: _Case) -> Decision:
         return _stop(case, f"the wrapper gave up (exit code {GIVE_UP_EXIT_CODE})")
     if finding.cause is Cause.STARTED_FROM_RANDOM:
         return _from_random(case)
-    if rule.action is Action.STOP or _is_futile(case):
-        return _stop(case, "a restart does not fix it")
-    if _is_set_up_fault(case):
-        return _stop(case, _NEVER_WORKED)
-    return _too_dear(case) or _restart(case)
+    return _stopped(case) or _too_dear(case) or _restart(case)
+
+
+def _stopped(case: _Case) -> Decision | None:
+    """Where a restart fails again, or helps only by chance; None: it may help."""
+    if case.rule.action is Action.STOP or _is_futile(case):
+        return _stop(case, _NO_FIX)
+    return _stop(case, _NEVER_WORKED) if _is_set_up_fault(case) else None
 
 
 def _is_futile(case: _Case) -> bool:

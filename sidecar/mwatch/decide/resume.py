@@ -79,6 +79,8 @@ def _was_misled(job: Job, failed: int | None) -> bool:
     """The tracker is garbage, or names a checkpoint that never existed: the others are fine."""
     if failed is None:
         return any(seen.fault.id in _BAD_TRACKER for seen in job.attempt.faults)
+    if not failed:
+        return False  # a model that was converted; nothing was trained before it
     known = job.checkpoints.get(failed)
     return known is not None and not known.is_saved and known.stored in (None, "missing")
 

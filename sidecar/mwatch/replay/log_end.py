@@ -21,6 +21,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from mwatch.detect.crashed import at_log_end, interrupted_hang, is_unexplained
+from mwatch.detect.shared.cluster_lines import taken_away
 from mwatch.detect.shared.last_lines import (
     completed,
     counted_until,
@@ -32,6 +33,7 @@ from mwatch.detect.shared.last_lines import (
     slowed,
     started_anew,
     stood_still,
+    stopped_short,
 )
 from mwatch.detect.shared.loss_lines import (
     bad_numbers,
@@ -60,6 +62,9 @@ _CTRL_C = "^C"  # before any progress: somebody lost patience
 _BY_WORDS = 0.4
 _WORDS = "/words"
 _KILLED = re.compile(r"SIGKILL|(?:code|status|exitcode|signal)\W{1,6}(?:-9|9|137)\b|= -9\b")
+_ASKED_TO_END = re.compile(
+    r"SIGTERM|\b15 death signal|signal\W{1,4}15\b|(?:code|status|exitcode)\W{1,6}(?:-15|143)\b"
+)
 _WAITS = re.compile(r"\bFile \"[^\"]{0,300}torch/distributed/[^\"]{1,200}\", line \d+, in ")
 _LAST_FRAMES = 6  # lines
 _HELPER = re.compile(r"\bException in thread |\bProcess \w*(?:PoolWorker|Feeder|Process)-[\d:]+$")
@@ -141,6 +146,8 @@ class LogEnd:
             return worse
         if lead is not None and (full := _of_full_memory(lead, tails, line_counts)):
             return full
+        if lead is not None and (taken := _taken_away(lead, tails, line_counts)):
+            return taken
         if lead is not None and lead.cause in _ENDED_BY_HAND:
             return _interrupted_wait(lead, tails, line_counts) or found
         if lead is not None and lead.cause is Cause.USER_ERROR and lead.fault is None:
@@ -167,8 +174,12 @@ class LogEnd:
         ended: Finding | None = None
         for file, tail in tails.items():
             lines = last_lines(tail, line_counts.get(file, 0))
-            if lead is None and ended is None and (done := completed(lines)):
-                ended = _by_words(file, done, None)
+            taken = taken_away(lines) if lead is None else None
+            if taken is not None and taken.cause is Cause.SUSPENDED:
+                return _by_words(file, taken, None)
+            if lead is None and ended is None:
+                done = stopped_short(lines) or completed(lines)
+                ended = _by_words(file, done, None) if done else None
             if lead is None and ends_well(lines):
                 continue
             behind = max(self._progress.get(file, 0), counted_until(lines))
@@ -283,6 +294,22 @@ def _of_full_memory(
     file, before = _lines_before(lead, tails, line_counts)
     full = host_memory_full(before)
     return _by_words(file, full, lead) if full is not None else None
+
+
+def _taken_away(
+    lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+) -> Finding | None:
+    """The cluster or a person says why the pods went; None: not so, or `lead` is no such end."""
+    is_asked = lead.cause is Cause.KILLED and any(
+        _ASKED_TO_END.search(each.text) for each in lead.evidence
+    )
+    if not is_asked and lead.cause not in (Cause.LOST_POD, Cause.UNSCHEDULABLE):
+        return None
+    for file, tail in tails.items():
+        taken = taken_away(last_lines(tail, line_counts.get(file, 0)))
+        if taken is not None and (is_asked or taken.cause is not Cause.DELETED_BY_USER):
+            return replace(_by_words(file, taken, lead), is_guess=True)
+    return None
 
 
 def _of_ranks_given_twice(

@@ -48,7 +48,8 @@ _HANGS_SECONDS = 7 * 86400.0
 """A pod that ended earlier is hardly there any more, and its log is history."""
 _DOUBTED = 0.4
 """The most confidence in a hang if the run may as well have ended."""
-_OF_A_START = frozenset({Cause.STARTED_FROM_RANDOM, Cause.LOSS_STUCK})
+_LASTING = frozenset({Cause.STARTED_FROM_RANDOM, Cause.LOSS_STUCK, Cause.LOSS_SPIKE})
+"""What does not pass by itself, so that a warning of it is worth advice."""
 _VAGUE_WORDS = frozenset({Cause.KILLED, Cause.CHECKPOINT})
 """What harmless lines speak of, too: nothing is advised on their words alone."""
 _ASK = "`kubectl get pod` or `mwatch diagnose JOB` shows which"
@@ -83,7 +84,7 @@ def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> Ru
     age = _age(recording, player, now)
     if age is not None and age.seconds <= _fresh_limit(player):
         return _still_up(recording, player, ended, age)
-    return _with_advice(player, _broken_off(recording, player, ended, age))
+    return _broken_off(recording, player, ended, age)
 
 
 def _with_advice(player: Player, concluded: RunConclusion) -> RunConclusion:
@@ -95,7 +96,7 @@ def _with_advice(player: Player, concluded: RunConclusion) -> RunConclusion:
     if engine.record.of_attempt(decision.attempt) is not None or attempt.is_finished:
         return concluded
     is_sure = lead.detector == LOG_END or lead.severity is Severity.CRITICAL
-    if not is_sure and lead.cause not in _OF_A_START:
+    if not is_sure and lead.cause not in _LASTING:
         return concluded
     if is_only_words(lead) and lead.cause in _VAGUE_WORDS:
         return concluded
@@ -133,9 +134,10 @@ def _broken_off(
     concluded = player.recorder.conclusions.run(ended)
     text = _break_text(recording, player.engine.job.attempt, age)
     if concluded.verdict.cause is not Cause.HEALTHY:
+        advised = _with_advice(player, concluded)
         if concluded.decision.action is Action.NONE:
             recording.notes.append(text)
-        return concluded
+        return advised
     silent = None if age is None else _silent_since(player, ended.at, age)
     if silent is not None:
         return silent

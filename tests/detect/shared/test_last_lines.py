@@ -217,7 +217,9 @@ def test_times_that_grow_from_line_to_line_are_slow(form: str) -> None:
 
 def test_a_start_from_scratch_after_steps_that_were_cut_off_lost_them() -> None:
     steps = ["step 8590 loss 2.61", "step 8600 loss 2.60"]
-    cut = "slurmstepd: error: *** STEP 7.0 ON n3 CANCELLED AT 2023-02-07T03:00:31 DUE TO REQUEUE ***"
+    cut = (
+        "slurmstepd: error: *** STEP 7.0 ON n3 CANCELLED AT 2023-02-07T03:00:31 DUE TO REQUEUE ***"
+    )
     anew = "No existing checkpoint found in /out"
     found = started_anew(enumerate([*steps, cut, anew], 1))
     assert found == (Cause.STARTED_FROM_RANDOM, 4, anew)

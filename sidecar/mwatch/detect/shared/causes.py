@@ -220,8 +220,8 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         "data-hub-denied", "hub-offline", "nccl-bootstrap-mismatch",
         # limits of the pod or the job's own settings
         "nccl-no-interface", "nccl-topology-missing", "process-too-many-files",
-        "process-no-threads", "storage-permission", "object-store-denied", "k8s-container-start",
-        "k8s-admission-denied", "data-streaming-stale", "shared-memory-full",
+        "process-no-threads", "storage-permission", "container-files-denied", "object-store-denied",
+        "k8s-container-start", "k8s-admission-denied", "data-streaming-stale", "shared-memory-full",
     ),
     Cause.CRASH: (
         # may be a kernel, may be the GPU: worth another try

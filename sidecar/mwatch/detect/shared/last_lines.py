@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the last lines of a recorded log show of a run, in whatever form its program prints them.
+"""What the last lines of a recorded log show of a run, in whatever form a program prints them.
 
-A count that rises is progress; a bar that stands still or slows down, a start from scratch, and what
-somebody typed or remarked are signs of trouble without an error. Losses have a module of their own,
-`detect.shared.loss_lines`.
+A count that rises is progress; a bar that stands still or slows down, a start from scratch, and
+what somebody typed or remarked are signs of trouble without an error. Losses have a module of their
+own, `detect.shared.loss_lines`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HAD_ONE = re.compile(
     r"|\bexception while trying to load\b|\bsav(?:ed|ing) (?:an? |the )?checkpoint\b.{0,200}\d"
     r"|\bremoving unfinished checkpoint\b"
     r"|\bre(?:start|launch|creat)(?:ing|ed)?+ (?:the |\d{1,5} )?worker(?: group|s)\b"
-    r"|\brestart_count=[1-9]"
+    r"|\b(?:restart|resume|requeue|retry)_?(?:count|attempt|number|index)\W{1,3}[1-9]"
     r"|\bresume requested: \S|\bload(?:ing)? (?:the )?checkpoint \S{0,200}[_-]\d{2,12}\b",
     re.I,
 )
@@ -46,14 +46,14 @@ _HOST_MEMORY = re.compile(
     r"[^%\n]{0,80}?(\d{1,3}(?:\.\d{1,4})?) ?%",
     re.I,
 )
-_FULL_PERCENT = 90.0
+_FULL_PERCENT = 85.0
 _GIVEN = re.compile(
     r"\[?([\w.-]{1,64})\]?: [^\n]{0,60}\b(?:GLOBAL_RANK|global_rank)[:=] {0,2}(\d{1,6}), MEMBER\b"
 )
-_LISTS = re.compile(r"^\S{0,80}[$#] (?:sudo )?(?:ls|tree|(?:aws s3|gsutil|hdfs dfs) -?ls)\b")
+_LISTS = re.compile(r"^(?:\S{0,80}[$#]|\+) (?:sudo )?(?:ls|tree|(?:aws s3|gsutil|hdfs dfs) -?ls)\b")
 _LISTED = re.compile(
     r"(?:^|[\s/])(?:iter_\d{5,9}|checkpoint[-_]\d{1,9}|(?:global_)?step[-_=]?\d{1,9}|mp_rank_\d\d"
-    r"|(?:ep\d{1,6}-)?ba\d{1,9}|\S{1,80}[-_=]\d{1,9}\S{0,80}\.(?:pt|pth|ckpt))\b"
+    r"|\S{1,160}-step=\d{1,9}|(?:ep\d{1,6}-)?ba\d{1,9}|\S{1,80}[-_=]\d{1,9}\S{0,80}\.(?:pt|pth|ckpt))\b"
 )
 _LISTED_LINES = 12
 _NO_MODEL = re.compile(
@@ -118,7 +118,14 @@ _DONE = re.compile(
 _EXIT_ZERO = re.compile(
     r"\bexit(?:ed|s)?(?: (?:with|code|status|value)){0,3} {0,2}[:=]? {0,2}0(?![\w.])", re.I
 )
-_NONE_THERE = re.compile(r"Only EFA provider is supported|[Nn]o (?:EFA|eligible) (?:device|provider)")
+_NONE_THERE = re.compile(
+    r"Only EFA provider is supported|[Nn]o (?:EFA|eligible) (?:device|provider)"
+)
+_SUCCEEDED = re.compile(
+    r"^[a-z0-9][\w.-]{0,80} {2,}(?:\S{1,20} {2,}){0,3}Succeeded(?: {2,}\S{1,20})?$"
+)
+_ASKS_EXIT = re.compile(r"[$#>] echo \$\?\s*$")
+_NEARLY = 0.95
 _NO_FAST_NETWORK = re.compile(
     r"NCCL WARN NET/\w+ .{0,80}\b(?:failed|unexpected|error|unable|cannot)"
     r"|NET/Plugin.{0,300}(?:not found \(required by|undefined symbol|cannot open shared object)",
@@ -142,8 +149,23 @@ def is_completed(text: str) -> bool:
 
 
 def ends_well(lines: Sequence[tuple[int, str]]) -> bool:
-    """The last lines report exit code 0."""
-    return any(_EXIT_ZERO.search(text[:MAX_LINE]) for _, text in lines[-_FEW:])
+    """The last lines report exit code 0, or a row of `kubectl get` that the job succeeded."""
+    last = [text[:MAX_LINE] for _, text in lines[-_FEW:]]
+    is_asked = any(_ASKS_EXIT.search(text) for text in last) and last[-1].strip() == "0"
+    is_listed = bool(last) and _SUCCEEDED.search(last[-1]) is not None
+    return is_asked or is_listed or any(map(_EXIT_ZERO.search, last))
+
+
+def stopped_short(lines: Sequence[tuple[int, str]]) -> Complaint | None:
+    """The run ended with exit code 0 far from the last count of its bar."""
+    if not ends_well(lines):
+        return None
+    last: Complaint | None = None
+    for number, line in lines:
+        for found in _BAR.finditer(line[:MAX_LINE]):
+            is_short = int(found[1]) < _NEARLY * int(found[2])
+            last = Complaint(Cause.FINISHED_EARLY, number, line.strip()) if is_short else None
+    return last
 
 
 def completed(lines: Sequence[tuple[int, str]]) -> Complaint | None:
@@ -216,7 +238,7 @@ def ranks_given_twice(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 
 def host_memory_full(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """The last report of the host's memory, as DeepSpeed and others print it, shows it nearly full."""
+    """The last report of the host's memory, such as DeepSpeed's, shows it nearly full."""
     last: Complaint | None = None
     for number, line in lines:
         if used := _HOST_MEMORY.search(line[:MAX_LINE]):

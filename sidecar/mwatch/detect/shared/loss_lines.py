@@ -31,7 +31,7 @@ _USUAL = 10  # last losses before a jump, of
 _BEFORE = 5  # at least
 _AFTER = 3  # losses after it, each
 _JUMPS = ((3.0, 0.5), (1.5, 2.0))  # so many times the usual one, and so much more
-_SPIKE = (1.5, 1.0)
+_SPIKE, _CLEAR_SPIKE = (1.5, 1.0), (2.0, 2.0)  # the second where little is known from before
 _RISING = 3  # lines in which it gets there, and two of them are high
 _STEADY = 1.2  # times the least one that the largest of the losses before may be
 _PLATEAU = 1.5
@@ -51,8 +51,10 @@ _RESUMED = re.compile(
 _WORSE = (1.2, 0.2)  # times the largest loss before, and so much above it
 _FLAT = 0.0005  # share of the loss within which all of them lie
 _FLAT_LINES, _SAME_LINES = 6, 9
-_LONG = 1000  # iterations in which a loss falls by more than that
-_ITERATION = re.compile(r"\b(?:iter(?:ation)?|(?:global[_ ])?step|num_updates)s?\W{0,8}(\d{1,12})\b", re.I)
+_LONG = 300  # iterations in which a loss falls by more than that
+_ITERATION = re.compile(
+    r"\b(?:iter(?:ation)?|(?:global[_ ])?step|num_updates)s?\W{0,8}(\d{1,12})\b", re.I
+)
 _NO_STEP = 0.05  # the same where each line prints a gradient of 0
 _DIGITS = 4  # fewer may be equal by chance
 
@@ -122,11 +124,11 @@ def spiked(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 def _spike(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     losses = [loss for loss, _, _ in printed]
-    ratio, far = _SPIKE
-    for at in range(_FEW, len(losses) - 1):
+    for at in range(_FEW - 1, len(losses) - 1):
         before, after = losses[max(0, at - _USUAL) : at], losses[at : at + _RISING + 1]
         if not (0.0 < max(before) < _STEADY * min(before) and all(map(isfinite, after))):
             continue
+        ratio, far = _SPIKE if at >= _FEW else _CLEAR_SPIKE
         usual, high = median(before), max(map(min, after, after[1:]))
         if high > usual * ratio and high > usual + far:
             return Complaint(Cause.LOSS_SPIKE, printed[at][1], printed[at][2].strip())
@@ -176,9 +178,9 @@ def worse_since_resume(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 def _worse(printed: Sequence[tuple[float, int, str]], resumed: int) -> Complaint | None:
     before = [loss for loss, number, _ in printed if number < resumed][-_USUAL:]
     after = [each for each in printed if each[1] > resumed]
-    if len(before) < _FEW or not all(isfinite(loss) for loss, _, _ in printed):
+    if len(before) < 2 or not all(isfinite(loss) for loss, _, _ in printed):
         return None
-    ratio, far = _WORSE
+    ratio, far = _WORSE if len(before) >= _FEW else _CLEAR_SPIKE
     limit = max(ratio * max(before), max(before) + far)
     start = next((at for at, each in enumerate(after) if each[0] > limit), len(after))
     high = after[start:]
@@ -188,7 +190,7 @@ def _worse(printed: Sequence[tuple[float, int, str]], resumed: int) -> Complaint
 
 
 def never_falls(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """The losses of one name stay the same for many lines, or come again in turn with each epoch."""
+    """The losses of one name stay the same for many lines, or come again with each epoch."""
     return next(filter(None, map(_never_falls, _of_training(lines).values())), None)
 
 

@@ -73,6 +73,8 @@ def stuck_here(job: Job, since: float) -> FaultSeen | None:
     if len({seen.fault.rank for seen in named}) != 1:
         return None
     stuck = named[0].fault.rank
+    if any(seen.fault.id in _WAITED and seen.fault.rank == stuck for seen in _since(job, since)):
+        return None  # it waited for others as well
     others = {seen.fault.rank for seen in _since(job, since)} - {None, stuck}
     is_only = job.layout.world_size == 1 or bool(job.attempt.ranks)
     return named[0] if others or is_only else None

@@ -331,8 +331,8 @@ _OF_EXCEPTIONS = (
                 r"|IncompleteRead|connection broken|(?:actor|server) is (?:temporarily )?unavail"
                 r"|keepalive watchdog|rpc_code: 14|StatusCode\.UNAVAILABLE|connection to raylet"
                 r"|read (?:operation )?timed out", re.I), Cause.FABRIC),
-    (re.compile(r"(?:unexpected end|premature end|truncated).{0,200}(?:\bpipe:|\b(?:https?|s3|gs)://)",
-                re.I), Cause.STORAGE),
+    (re.compile(r"(?:unexpected end|premature end|truncated).{0,200}"
+                r"(?:\bpipe:|\b(?:https?|s3|gs)://)", re.I), Cause.STORAGE),
     (re.compile(r"index file .{0,200}(?:empty|corrupt|truncated)"
                 r"|tarfile\.|pyarrow\.|parquet|snappy|webdataset|datasets\.|DatasetGeneration"
                 r"|\bshard\b.{0,60}(?:corrupt|hash|checksum|missing)"
@@ -341,8 +341,8 @@ _OF_EXCEPTIONS = (
                 r"|unexpected end of (?:data|stream)|image file is truncated|cannot identify image"
                 r"|compressed (?:data|file) ended|Incorrect .{0,20}checksum|sample index", re.I),
      Cause.DATA),
-    (re.compile(r"\bworkers? (?:process(?:es)? )?(?:failure|(?:has |have )?(?:failed|died|crashed))\b",
-                re.I), Cause.CRASH),
+    (re.compile(r"\bworkers? (?:process(?:es)? )?"
+                r"(?:failure|(?:has |have )?(?:failed|died|crashed))\b", re.I), Cause.CRASH),
     (re.compile(r"no route to host|name or service not known|temporary failure in name resolution"
                 r"|network is unreachable|connect.{0,40}(?:aborted|refused|reset|closed|timed out)"
                 r"|remote end closed|failed to (?:resolve|connect)|max retries exceeded"

@@ -138,9 +138,7 @@ class LineRun(Sequence[Iteration]):
             steady["total_iterations"] = int(totals.only)
         event = model._replace(**steady)  # type: ignore[arg-type]
         iterations, numbers = _as_range(self._iterations), _as_range(self.numbers[: len(self)])
-        return StepLines(
-            event, iterations, self._covers, numbers, printed, losses, extra, varying
-        )
+        return StepLines(event, iterations, self._covers, numbers, printed, losses, extra, varying)
 
     def _convert(self, index: int) -> Iterable[float | int]:
         return self._layout.slots[index].convert_all(self._rows.column(index + FIRST_SLOT))

@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who took the run away, by what a cluster or a person printed among the last lines of a log.
+
+The signal or the lost pod that follows is only how it ended. Somebody deletes or suspends the job,
+or the node is drained, evicted or consolidated away.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from mwatch.detect.shared.words import MAX_LINE, Complaint
+from mwatch.model.finding import Cause
+
+_SUSPENDED = re.compile(
+    r"\b\w{0,40}(?:[Jj]ob|JobSet|[Ww]orkload)\b[^\n]{0,80} is suspended\b"
+    r"|^\S{1,80}\s{2,}Suspended\s{2,}\S|\bType: {1,20}Suspended\b|\"suspend\": ?true"
+    r"|\bEvictedDueTo\w{1,40}|\bPodsReadyTimeout\b"
+)
+_DELETED = re.compile(
+    r"\bkubectl\b[^|\n]{0,120}\sdelete\s|^(?:[\w.]{1,60} )?\"[\w.-]{1,80}\" deleted\b|\bscancel \d"
+)
+_DRAINED = re.compile(
+    r"\bDisrupt(?:ing Node\b|ionTerminating\b)|\bFailedDraining\b|\bkubectl\b[^|\n]{0,80}\sdrain\s"
+    r"|\bEvicted pod: (?:Underutilized|Empty|Drifted|Expired)|\bbecause it was drained\b"
+    r"|\bdrain(?:ed)? (?:detected|via)\b|\bnode/\S{1,80} (?:cordoned|drained)\b"
+)
+_KINDS = (
+    (_SUSPENDED, Cause.SUSPENDED),
+    (_DELETED, Cause.DELETED_BY_USER),
+    (_DRAINED, Cause.DRAINED),
+)
+
+
+def taken_away(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The first line that says so, of the first kind that any line does; None: no line does."""
+    lines = list(lines)
+    for pattern, cause in _KINDS:
+        for number, line in lines:
+            if pattern.search(line[:MAX_LINE]):
+                return Complaint(cause, number, line.strip())
+    return None
