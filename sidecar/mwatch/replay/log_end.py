@@ -128,6 +128,11 @@ class LogEnd:
                 or (each.error.line > counted and each.error.line not in aside)
             ]  # fmt: skip
 
+    def is_followed(self, finding: Finding) -> bool:
+        """Whether progress was printed below all lines that show it."""
+        shown = [(each.file, each.line) for each in finding.evidence if each.file and each.line]
+        return bool(shown) and all(line < self._progress.get(file, 0) for file, line in shown)
+
     def fault(
         self,
         engine: Engine,
@@ -194,6 +199,8 @@ class LogEnd:
                 complaint = next(filter(None, (look(lines) for look in _LOOKS)), None)
                 if complaint is None and file in self._with_steps:
                     complaint = slow_network(lines) or slowed(lines)
+            if taken is not None and taken.cause is Cause.DRAINED:
+                complaint = complaint or taken
             if complaint is not None and (lead is None or complaint.cause not in _AS_VAGUE):
                 return _by_words(file, complaint, lead)
         return ended

@@ -309,7 +309,7 @@ class Player:
         self._due: float | None = None
         """When the current decision would be carried out."""
         self._gaps = UsualGaps()
-        self._log_end = LogEnd()
+        self.log_end = LogEnd()
         self._stride = _FEW_LINES
         """Lines to try at once: twice as many as were passed last time, or half of that try."""
 
@@ -372,7 +372,7 @@ class Player:
         if job.attempt.number != number:
             self._attempt_began()
         self.recorder.note(observed)
-        self._log_end.note(what)
+        self.log_end.note(what)
         if isinstance(what, Iteration):
             self._gaps.learn(at)
             self._is_stale |= has_changed or self._screen.wants_line(what)
@@ -398,10 +398,10 @@ class Player:
         if end > self.at:
             self._pass(self.at, end)
             self.at = end
-        self._log_end.forget_harmless(self.engine.job.attempt, lines, tails)
+        self.log_end.forget_harmless(self.engine.job.attempt, lines, tails)
         assessment = self._look(self.at)
         if until is None:
-            fault = self._log_end.fault(self.engine, assessment, lines, tails)
+            fault = self.log_end.fault(self.engine, assessment, lines, tails)
             assessment = self._look(self.at, (fault,)) if fault else assessment
             self._settle(assessment.decision)
 

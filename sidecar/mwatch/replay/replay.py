@@ -95,8 +95,8 @@ def _with_advice(player: Player, concluded: RunConclusion) -> RunConclusion:
         return concluded
     if engine.record.of_attempt(decision.attempt) is not None or attempt.is_finished:
         return concluded
-    is_sure = lead.detector == LOG_END or lead.severity is Severity.CRITICAL
-    if not is_sure and lead.cause not in _LASTING:
+    is_critical = lead.severity is Severity.CRITICAL and not player.log_end.is_followed(lead)
+    if not is_critical and lead.detector != LOG_END and lead.cause not in _LASTING:
         return concluded
     if is_only_words(lead) and lead.cause in _VAGUE_WORDS:
         return concluded

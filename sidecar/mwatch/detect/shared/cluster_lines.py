@@ -21,9 +21,11 @@ _SUSPENDED = re.compile(
 )
 _DELETED = re.compile(
     r"\bkubectl\b[^|\n]{0,120}\sdelete\s|^(?:[\w.]{1,60} )?\"[\w.-]{1,80}\" deleted\b|\bscancel \d"
+    r"|\bverb=delete\b|\b\w{0,20}[Jj]obs?(?:\.[\w.]{1,60})? \\?\"[\w.-]{1,80}\\?\" not found\b"
 )
 _DRAINED = re.compile(
     r"\bDisrupt(?:ing Node\b|ionTerminating\b)|\bFailedDraining\b|\bkubectl\b[^|\n]{0,80}\sdrain\s"
+    r"|\bEvicted by drain\b|\bNodeNotSchedulable\b"
     r"|\bEvicted pod: (?:Underutilized|Empty|Drifted|Expired)|\bbecause it was drained\b"
     r"|\bdrain(?:ed)? (?:detected|via)\b|\bnode/\S{1,80} (?:cordoned|drained)\b"
 )

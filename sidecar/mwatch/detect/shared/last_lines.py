@@ -22,6 +22,7 @@ _HAD_ONE = re.compile(
     r"\b(?:discovered|found) (?:an? |the )?(?:latest|last|newest|existing) (?:checkpoint|model)\b"
     r"|\bexception while trying to load\b|\bsav(?:ed|ing) (?:an? |the )?checkpoint\b.{0,200}\d"
     r"|\bremoving unfinished checkpoint\b"
+    r"|\b(?:attempt|retry|restart) (?:#|number |no\.? )?[2-9]\d?\b"
     r"|\bre(?:start|launch|creat)(?:ing|ed)?+ (?:the |\d{1,5} )?worker(?: group|s)\b"
     r"|\b(?:restart|resume|requeue|retry)_?(?:count|attempt|number|index)\W{1,3}[1-9]"
     r"|\bresume requested: \S|\bload(?:ing)? (?:the )?checkpoint \S{0,200}[_-]\d{2,12}\b",
@@ -63,6 +64,7 @@ _NO_MODEL = re.compile(
     re.I,
 )
 """What it was to begin with is not there; the folder of the run itself is empty at its start."""
+_OF_SPEED = re.compile(r"temperature|clocks|throttle|slowdown")
 _LOOKED = re.compile(
     r"^(?:\S{0,80}[$#>] |\([\w-]{1,40}\) \S{1,80}[$#] )(?:\w+; ?)?(?:sudo )?"
     r"(?:nvidia-smi|rocm-smi|py-spy|gdb|strace|ps|top|htop)\b"
@@ -134,6 +136,7 @@ _NO_FAST_NETWORK = re.compile(
 _OF_NCCL = re.compile(r"([\w.-]{1,64}):\d+:\d+ \[\d+\] NCCL INFO (?:.{0,80} nranks (\d{1,6}))?")
 _GPUS_OF_A_MACHINE = 8
 _SOCKETS = re.compile(r"Using network Socket|Initialized NET plugin Socket")
+_TRIALS_RUN = re.compile(r"^Number of trials: [^\n]{0,60}\b[1-9]\d{0,5} RUNNING\b|^Result for \w")
 _COUNTED = (
     re.compile(
         r"(?:epoch|step|iter(?:ation)?|round|batch|episode|update)s?\W{0,4}(\d{1,12})\b", re.I
@@ -178,14 +181,17 @@ def completed(lines: Sequence[tuple[int, str]]) -> Complaint | None:
 
 
 def counted_until(lines: Iterable[tuple[int, str]]) -> int:
-    """The last line but one of a count that rises, in a form that no recogniser reads; 0: none.
+    """The last line but one of a count that rises, in a form that no recogniser reads, or the last
+    by which Ray Tune reports trials that run; 0: none.
 
-    Two more of them after an error show that it was caught.
+    Two more counts after an error show that it was caught.
     """
     counts: dict[str, int] = {}
     risen = [0, 0]
     for number, line in lines:
         text = line[:MAX_LINE]
+        if _TRIALS_RUN.search(text):
+            risen = [number, number]
         if COMPLAINS.search(text):
             continue
         is_risen = False
@@ -253,7 +259,8 @@ def stood_still(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     is_begun, found, table = False, None, None
     for number, line in lines:
         text = line[:MAX_LINE]
-        if is_begun and (_LOOKED.search(text) or _NOTED.search(text)):
+        is_looked = _LOOKED.search(text) and not _OF_SPEED.search(text)
+        if is_begun and (is_looked or _NOTED.search(text)):
             return Complaint(Cause.HANG, number, line.strip())
         bar = _AT_ZERO.search(text)
         minutes = int(bar[1] or 0) * 60 + int(bar[2]) if bar else 0

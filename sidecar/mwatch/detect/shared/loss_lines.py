@@ -49,6 +49,7 @@ _RESUMED = re.compile(
     re.I,
 )
 _WORSE = (1.2, 0.2)  # times the largest loss before, and so much above it
+_CLEARLY_WORSE = (1.3, 0.4)  # where little is known from before
 _FLAT = 0.0005  # share of the loss within which all of them lie
 _FLAT_LINES, _SAME_LINES = 6, 9
 _LONG = 300  # iterations in which a loss falls by more than that
@@ -180,7 +181,9 @@ def _worse(printed: Sequence[tuple[float, int, str]], resumed: int) -> Complaint
     after = [each for each in printed if each[1] > resumed]
     if len(before) < 2 or not all(isfinite(loss) for loss, _, _ in printed):
         return None
-    ratio, far = _WORSE if len(before) >= _FEW else _CLEAR_SPIKE
+    if len(before) < _FEW and max(before) > _STEADY * min(before):
+        return None
+    ratio, far = _WORSE if len(before) >= _FEW else _CLEARLY_WORSE
     limit = max(ratio * max(before), max(before) + far)
     start = next((at for at, each in enumerate(after) if each[0] > limit), len(after))
     high = after[start:]

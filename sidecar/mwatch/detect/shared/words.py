@@ -34,7 +34,7 @@ _MILD = re.compile(
     r"|level=(?:info|debug|warn)|<(?:info|warn)>|\b[Ww]arn(?:ing)?: |\b[Rr]etry(?:ing)?\b"
     r"|\b[Ff]alling back\b|\b[Ss]kipp(?:ed|ing)\b|\bignor(?:ed|ing)\b|\b[Ee]rrors?\W{1,3}0\b"
     r"|\b(?:0|[Nn]o)(?: \w{1,20}){0,3} errors?\b|error_file|\bNormal\b|^wandb: |^\s*[$#] "
-    r"|\b(?:may|might|can|could) (?:cause|lead|result|also)\b|\b(?:to|can) avoid\b|\bif you\b"
+    r"|\b(?:may|might|can|could) (?:even|cause|lead|result|also)\b|\b(?:to|can) avoid\b|\bif you\b"
     r"|\brecommended\b"
     r"|\bwill (?:error|fail)\b|\bpossibly\b|\blikely due\b|NoExecute|\(success\)"
     r"|potential root causes|can happen because|\be\.g\.|\d: [WIDN] [\w/]|connection error code"
@@ -323,13 +323,13 @@ _OF_EXCEPTIONS = (
                 r"|software caused connection abort|error writing local file", re.I),
      Cause.STORAGE),
     (re.compile(r"\bbotocore\.|\boci\.exceptions|\bazure\.core\.|\bgoogle\.(?:api_core|cloud)\."
-                r"|EndpointConnectionError|S3UploadFailed|ObjectStore\w{0,20}Error|NoSuch(?:Bucket|Key)\b"
+                r"|FSTimeoutError|\bs3fs\.|EndpointConnectionError|S3UploadFailed|ObjectStore\w{0,20}Error|NoSuch(?:Bucket|Key)\b"
                 r"|\bobject[_ ]?stor(?:e|age)\b",
                 re.I), Cause.STORAGE),
     (re.compile(r"\b5\d\d (?:Server|Internal|Bad|Service|Gateway)|HTTP Error (?:429|5\d\d)"
                 r"|gateway time-?out|bad gateway|service unavailable|too many requests"
                 r"|IncompleteRead|connection broken|(?:actor|server) is (?:temporarily )?unavail"
-                r"|keepalive watchdog|rpc_code: 14|StatusCode\.UNAVAILABLE|connection to raylet"
+                r"|internal error in RPC|deadline exceeded|keepalive watchdog|rpc_code: 14|StatusCode\.UNAVAILABLE|connection to raylet"
                 r"|read (?:operation )?timed out", re.I), Cause.FABRIC),
     (re.compile(r"(?:unexpected end|premature end|truncated).{0,200}"
                 r"(?:\bpipe:|\b(?:https?|s3|gs)://)", re.I), Cause.STORAGE),
@@ -338,6 +338,7 @@ _OF_EXCEPTIONS = (
                 r"|\bshard\b.{0,60}(?:corrupt|hash|checksum|missing)"
                 r"|(?:zstd|lz4|gzip|bz2)\b.{0,60}(?:corrupt|error|invalid)"
                 r"|tokenizer(?! is not init)|sentencepiece"
+                r"|buffer is too small for requested array"
                 r"|unexpected end of (?:data|stream)|image file is truncated|cannot identify image"
                 r"|compressed (?:data|file) ended|Incorrect .{0,20}checksum|sample index", re.I),
      Cause.DATA),
