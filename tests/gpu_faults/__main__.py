@@ -11,7 +11,7 @@ The interpreter needs torch and mwatch's dependencies. For a machine without net
 of them here and carry it (37 MB; `build/` is not part of the repository):
 
     pip install --target build/deps --python-version 3.12 --only-binary=:all: hyperscan msgspec \
-        nvidia-ml-py prometheus-client rich ruamel.yaml typer urllib3
+        nvidia-ml-py prometheus-client rich ruamel.yaml tomli typer urllib3
     PYTHONPATH=build/deps:tests:sidecar:trainer TORCH/bin/python -m gpu_faults --json results.json
 """
 

@@ -6,8 +6,8 @@ A file holds the cases of one project, each with these keys:
 
 - `name`: unique in all files; `kind`: what the user would call it (see `KINDS`)
 - `source`: the public thread; `truth`: what it concluded, in one sentence
-- `causes`: every verdict that is right, the best one first; `actions`: every right action. Where the
-  best cause is a fault on which somebody has to act, `none` beside another action is not right
+- `causes`: every verdict that is right, the best one first; `actions`: every right action. Where
+  the causes are faults on which somebody has to act, `none` beside another action is not right
 - `rank` (where the text proves one): the rank to blame. Any other blamed rank is wrong, and so is
   every blamed rank of a case without this key unless `any_rank = true`
 - `text`: the log, written anew as the program prints it

@@ -329,7 +329,8 @@ _OF_EXCEPTIONS = (
     (re.compile(r"\b5\d\d (?:Server|Internal|Bad|Service|Gateway)|HTTP Error (?:429|5\d\d)"
                 r"|gateway time-?out|bad gateway|service unavailable|too many requests"
                 r"|IncompleteRead|connection broken|(?:actor|server) is (?:temporarily )?unavail"
-                r"|internal error in RPC|deadline exceeded|keepalive watchdog|rpc_code: 14|StatusCode\.UNAVAILABLE|connection to raylet"
+                r"|internal error in RPC|deadline exceeded"
+                r"|keepalive watchdog|rpc_code: 14|StatusCode\.UNAVAILABLE|connection to raylet"
                 r"|read (?:operation )?timed out", re.I), Cause.FABRIC),
     (re.compile(r"(?:unexpected end|premature end|truncated).{0,200}"
                 r"(?:\bpipe:|\b(?:https?|s3|gs)://)", re.I), Cause.STORAGE),
