@@ -41,12 +41,16 @@ class Witnesses:
         self._seen_iteration: int | None = None
         self._was_stopped: set[int] = set()
         self._was_held = False
+        self._burnt: set[int] = set()
+        """Ranks whose CPU worked since the last report: its time is a counter, not a sample."""
 
     def read(self, names: list[str]) -> Iterator[Observed]:
         stage = self._stage
         if not stage.attempt:
             return
         self._watch_stillness()
+        if self._eyes.cpu:
+            self._burnt |= {rank for rank in self._ranks if stage.posture(rank).burns_cpu}
         if stage.now >= self._next:
             self._next = stage.now + _PERIOD
             yield from self._local(names)
@@ -85,6 +89,7 @@ class Witnesses:
                 if self._chance.random() < _UNSURE:
                     sign = sign._replace(state=SignState.UNKNOWN, text="no answer")
                 yield Observed(stage.now + eyes.skew(pod), names[pod], sign)
+        self._burnt.clear()
 
     def _held(self, names: list[str]) -> Iterator[Observed]:
         """A person has stopped every process of every pod; once they go on, that is said too."""
@@ -111,7 +116,7 @@ class Witnesses:
         if self._stage.is_over:
             return
         if eyes.cpu:
-            state = SignState.MOVING if posture.burns_cpu else SignState.FLAT
+            state = SignState.MOVING if rank in self._burnt else SignState.FLAT
             yield Sign(SignSource.CPU_TIME, state, rank, f"CPU time of rank {rank} is {state}")
         if eyes.gpu:
             state = SignState.MOVING if posture.uses_gpu else SignState.FLAT

@@ -8,7 +8,7 @@ import pytest
 
 from mwatch.model.observation import AttemptStart, ProcessExit
 from mwatch.model.phase import JobPhase
-from support.builders.events import arguments_block
+from support.builders.events import arguments_block, megatron_line
 from support.builders.fold import (
     READY,
     RESTARTS,
@@ -199,3 +199,25 @@ def test_ranks_that_print_the_same_first_step_are_one_attempt() -> None:
     step = "step:  1  loss: 12.24  memory: 9.46GiB(9.96%)  tps: 1,192  tflops: 6.9  mfu: 2.2%"
     story = Story().says(head.format(0, 1) + step).wait(1).says(head.format(1, 2) + step)
     assert numbers(story) == [1]
+
+
+def _stamped(iteration: int, stamp: str) -> str:
+    return megatron_line(iteration, 1000, stamp=stamp)
+
+
+def test_lines_of_an_earlier_run_are_quoted_where_the_wrapper_sees_no_new_process() -> None:
+    story = Story().sees(AttemptStart(1, None, 2))
+    for number in (1, 2, 3, 4):
+        story.wait(10).says(_stamped(number, f"2026-09-21 14:16:{number}0.000000"))
+    story.wait(18).says(*(_stamped(each, "2026-09-20 14:16:43.000000") for each in (1, 2, 3)))
+    assert (story.job.attempt.number, story.job.attempt.iteration) == (1, 4)
+    story.wait(10).says(_stamped(5, "2026-09-21 14:16:50.000000"))
+    assert story.job.attempt.iteration == 5
+
+
+def test_a_new_process_whose_clock_was_set_back_by_an_hour_is_a_new_attempt() -> None:
+    story = Story().sees(AttemptStart(1, None, 2))
+    for number in (1, 2, 3, 4):
+        story.wait(10).says(_stamped(number, f"2026-09-21 14:16:{number}0.000000"))
+    story.wait(60).says(_stamped(1, "2026-09-21 13:17:40.000000"))
+    assert (story.job.attempt.number, story.job.attempt.iteration) == (2, 1)

@@ -269,7 +269,7 @@ class StepLines:
         varying: dict[str, Any] = {name: values[index] for name, values in self.varying.items()}
         return self.steady._replace(
             iteration=self.iterations[index],
-            timestamp=self._stamp(index),
+            timestamp=self.stamp(index),
             losses={name: values[index] for name, values in self.losses.items()},
             covers=self.covers[index],
             first_of_process=False,
@@ -278,7 +278,7 @@ class StepLines:
             **varying,
         )
 
-    def _stamp(self, index: int) -> str | None:
+    def stamp(self, index: int) -> str | None:
         if self.stamps is None:
             return None
         width = self.stamps.index(b"\n") + 1

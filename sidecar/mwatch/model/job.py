@@ -300,6 +300,7 @@ class Stream:
     name: str
     attempt: int = 0  # the attempt it takes part in; events of a stream that lags are late
     last_iteration: int | None = None
+    last_stamp: str | None = None  # the time that its last iteration line printed
     last_at: float | None = None
     prints_iterations: bool = False
     prints_checkpoints: bool = False

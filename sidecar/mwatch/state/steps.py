@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from mwatch.model.calibration import ALIKE
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _COPY_SECONDS = 5.0  # several ranks may print the same step; no process restarts in so short a time
 _MAX_LAG = 16  # lines by which one of them may be behind the first
+_SET_BACK_SECONDS = 2 * 3600.0
 _QUIET_PHASES = frozenset({JobPhase.STOPPING, JobPhase.ENDED})
 
 
@@ -58,14 +60,14 @@ def _belongs(job: Job, stream: Stream, at: float, line: Iteration) -> bool:
         is_copy = line.iteration <= last and _is_copy(job, at, line, last)
         is_back = line.iteration < last or line.first_of_process
         if is_back and not is_copy and at >= (job.attempt.line_at or at):
-            if _is_foreign(job, stream, at):
+            if _is_foreign(job, stream, at) or _is_of_the_past(stream, line):
                 return False
             attempts.start(job, stream, at)
         elif line.iteration <= last:
             return False  # late, or a second copy
     elif not attempts.is_current(job, stream, at):
         return False
-    stream.last_iteration = line.iteration
+    stream.last_iteration, stream.last_stamp = line.iteration, line.timestamp
     newest = job.attempt.steps[-1] if job.attempt.steps else None
     return newest is None or newest.iteration < line.iteration
 
@@ -80,6 +82,18 @@ def _is_foreign(job: Job, stream: Stream, at: float) -> bool:
         and abs(at - rank.at) <= _FOLLOWED_SECONDS
         for rank in job.attempt.ranks.values()
     )
+
+
+def _is_of_the_past(stream: Stream, line: Iteration) -> bool:
+    """The line printed a time hours before the last one of this pod, whose wrapper has reported no
+    new process: somebody quotes another run. A clock may be set back by an hour."""
+    if not stream.has_wrapper or stream.last_stamp is None or line.timestamp is None:
+        return False
+    try:
+        before, printed = map(datetime.fromisoformat, (stream.last_stamp, line.timestamp))
+        return (before - printed).total_seconds() > _SET_BACK_SECONDS
+    except (ValueError, TypeError):  # no time, or only one of them has a zone
+        return False
 
 
 def _is_copy(job: Job, at: float, line: Iteration, last: int) -> bool:
@@ -415,7 +429,7 @@ def _count_lines(job: Job, stream: Stream, placed: PlacedLines, begin: int, end:
     attempt, lines = job.attempt, placed.lines
     attempt.steps.extend_later(placed, begin, end)
     attempt.nan += int(sum((lines.column("nan") or ())[begin:end]))
-    stream.last_iteration = lines.iterations[end - 1]
+    stream.last_iteration, stream.last_stamp = lines.iterations[end - 1], lines.stamp(end - 1)
     job.now = max(job.now, placed.ats[end - 1])
 
 

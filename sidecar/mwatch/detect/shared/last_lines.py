@@ -22,7 +22,7 @@ _HAD_ONE = re.compile(
     r"\b(?:discovered|found) (?:an? |the )?(?:latest|last|newest|existing) (?:checkpoint|model)\b"
     r"|\bexception while trying to load\b|\bsav(?:ed|ing) (?:an? |the )?checkpoint\b.{0,200}\d"
     r"|\bremoving unfinished checkpoint\b"
-    r"|\b(?:attempt|retry|restart) (?:#|number |no\.? )?[2-9]\d?\b"
+    r"|\b(?:attempt|retry|restart) (?:#|number |no\.? )?[2-9]\d?\b|\brestart [1-9]\d? of \d"
     r"|\bre(?:start|launch|creat)(?:ing|ed)?+ (?:the |\d{1,5} )?worker(?: group|s)\b"
     r"|\b(?:restart|resume|requeue|retry)_?(?:count|attempt|number|index)\W{1,3}[1-9]"
     r"|\bresume requested: \S|\bload(?:ing)? (?:the )?checkpoint \S{0,200}[_-]\d{2,12}\b",
@@ -67,6 +67,7 @@ _NO_MODEL = re.compile(
 _OF_SPEED = re.compile(r"temperature|clocks|throttle|slowdown")
 _LOOKED = re.compile(
     r"^(?:\S{0,80}[$#>] |\([\w-]{1,40}\) \S{1,80}[$#] )(?:\w+; ?)?(?:sudo )?"
+    r"(?:srun (?:-\S{1,40} (?:\d{1,9} )?){0,6})?"
     r"(?:nvidia-smi|rocm-smi|py-spy|gdb|strace|ps|top|htop)\b"
     r"|^-{2,} ?(?:nvidia-smi|rocm-smi|py-spy|gdb)\b"
 )

@@ -44,7 +44,7 @@ _NOT_FINITE = re.compile(
 _BAD_LOSSES = 2  # lines in a row
 _FEW = 3  # lines
 _RESUMED = re.compile(
-    r"\b(?:load(?:ed|ing)|restor(?:ed|ing)|resum(?:e|ed|es|ing)|continu(?:e|ed|es|ing))\b"
+    r"\b(?:load(?:ed|ing)\b|restor(?:ed|ing)\b|resum(?:e|ed|es|ing)(?:\b|_)|continu(?:e|ed|es|ing)\b)"
     r"[^\n]{0,160}\b(?:checkpoint|ckpt|global[_ ]step|step|iteration|weights|state)s?\b",
     re.I,
 )
