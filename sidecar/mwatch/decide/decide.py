@@ -220,18 +220,26 @@ def decide(
 
 
 def advise(
-    job: Job, finding: Finding, findings: Sequence[Finding], settings: Settings
+    job: Job,
+    finding: Finding,
+    findings: Sequence[Finding],
+    settings: Settings,
+    *,
+    has_worked: bool = False,
 ) -> Decision | None:
     """What a person should do about a finding of a recorded log that is not acted on, for lack of
-    proof or because it never is; None: nothing."""
+    proof or because it never is; None: nothing. `has_worked`: a count rose in lines of a form that
+    no recogniser reads."""
     rule = RULES[finding.cause]
     case = _Case(job, finding, findings, DecisionRecord(), settings, rule, (), _UNPROVEN)
     is_spike = finding.cause is Cause.LOSS_SPIKE
     if finding.cause in _FOR_A_PERSON or (is_spike and finding.detector != LOG_END):
         advised = _stop(case, _NO_FIX)
+    elif finding.cause is Cause.DRAINED:
+        advised = _restart(case)
     elif rule.action is Action.NONE or is_spike:
         return None  # a loss in the words of some trainer may be back already
-    elif _stood_from_the_start(case):
+    elif not has_worked and _stood_from_the_start(case):
         advised = _stop(case, _NEVER_WORKED)
     else:
         advised = _stopped(case) or _restart(case)

@@ -90,6 +90,8 @@ _LOOKS = (
 
 class LogEnd:
     def __init__(self) -> None:
+        self.has_worked = False
+        """A count rose in the last lines, in a form that no recogniser reads."""
         self._progress: dict[str, int] = {}
         self._with_steps: set[str] = set()
         self._harmless: set[tuple[str, int]] = set()
@@ -187,7 +189,9 @@ class LogEnd:
                 ended = _by_words(file, done, None) if done else None
             if lead is None and ends_well(lines):
                 continue
-            behind = max(self._progress.get(file, 0), counted_until(lines))
+            counted = counted_until(lines)
+            self.has_worked = self.has_worked or counted > 0
+            behind = max(self._progress.get(file, 0), counted)
             is_known = behind or any(is_completed(text) for _, text in lines)
             complaint = worst_complaint(
                 (number, text)

@@ -48,7 +48,9 @@ _HANGS_SECONDS = 7 * 86400.0
 """A pod that ended earlier is hardly there any more, and its log is history."""
 _DOUBTED = 0.4
 """The most confidence in a hang if the run may as well have ended."""
-_LASTING = frozenset({Cause.STARTED_FROM_RANDOM, Cause.LOSS_STUCK, Cause.LOSS_SPIKE})
+_LASTING = frozenset(
+    {Cause.STARTED_FROM_RANDOM, Cause.RESUME_DIVERGED, Cause.LOSS_STUCK, Cause.LOSS_SPIKE}
+)
 """What does not pass by itself, so that a warning of it is worth advice."""
 _VAGUE_WORDS = frozenset({Cause.KILLED, Cause.CHECKPOINT})
 """What harmless lines speak of, too: nothing is advised on their words alone."""
@@ -100,7 +102,10 @@ def _with_advice(player: Player, concluded: RunConclusion) -> RunConclusion:
         return concluded
     if is_only_words(lead) and lead.cause in _VAGUE_WORDS:
         return concluded
-    advised = advice_of(engine.job, lead, concluded.findings, engine.settings)
+    has_worked = player.log_end.has_worked
+    advised = advice_of(
+        engine.job, lead, concluded.findings, engine.settings, has_worked=has_worked
+    )
     return concluded if advised is None else concluded._replace(decision=advised)
 
 
@@ -187,12 +192,15 @@ def nothing_read(recording: Recording, engine: Engine) -> RunReport:
         cause, text = Cause.UNKNOWN, f"no line of a trainer was found in {where}"
         if recording.is_about_training:
             text = f"no line in {where} shows progress or an error"
-        complaint = LogEnd().by_words(recording.tails, recording.line_counts)
+        end = LogEnd()
+        complaint = end.by_words(recording.tails, recording.line_counts)
         if complaint is not None:
             cause, text = complaint.cause, complaint.summary
             about, reason = cause, "nothing but the words of the log show it"
             if cause not in _VAGUE_WORDS:
-                advised = advice_of(engine.job, complaint, (), engine.settings)
+                advised = advice_of(
+                    engine.job, complaint, (), engine.settings, has_worked=end.has_worked
+                )
     else:
         text = recording.notes[0] if recording.notes else "there is nothing to read"
     return RunReport(

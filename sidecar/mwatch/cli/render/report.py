@@ -143,9 +143,6 @@ def _action(report: RunReport) -> str:
     return text
 
 
-_WHY_NOT = "since the log alone does not prove it"
-
-
 def _acted(report: RunReport) -> str:
     is_act = report.mode == "act"
     if report.acted_at is not None:
@@ -155,7 +152,7 @@ def _acted(report: RunReport) -> str:
     if is_act and times:
         return "acted once" if times == 1 else f"acted {times} times"
     if report.decision.is_advice:
-        return f"advises: {action_text(report.decision)}; it would not do so itself, {_WHY_NOT}"
+        return f"advises: {action_text(report.decision)}; it would not do so itself"
     return f"would {action_text(report.decision)}"
 
 

@@ -47,7 +47,7 @@ _HOST_MEMORY = re.compile(
     r"[^%\n]{0,80}?(\d{1,3}(?:\.\d{1,4})?) ?%",
     re.I,
 )
-_FULL_PERCENT = 85.0
+_FULL_PERCENT = 75.0  # a report is of before the part that did not fit
 _GIVEN = re.compile(
     r"\[?([\w.-]{1,64})\]?: [^\n]{0,60}\b(?:GLOBAL_RANK|global_rank)[:=] {0,2}(\d{1,6}), MEMBER\b"
 )

@@ -207,7 +207,8 @@ def _never_falls(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     is_still = all(_NO_GRADIENT.search(line[:MAX_LINE]) for _, _, line in printed)
     kinds = len(set(losses))
     is_turn = len(losses) >= _SAME_LINES and _FEW <= kinds <= len(losses) // _FEW
-    is_flat = share <= _FLAT and _iterations(printed) >= _LONG
+    is_long = _iterations(printed) >= _LONG or (kinds == 1 and len(losses) >= _SAME_LINES)
+    is_flat = share <= _FLAT and is_long
     if (is_still and share <= _NO_STEP) or (is_exact and (is_flat or is_turn)):
         return Complaint(Cause.LOSS_STUCK, printed[0][1], printed[0][2].strip())
     return None
