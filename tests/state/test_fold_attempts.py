@@ -212,7 +212,8 @@ def test_lines_of_an_earlier_run_are_quoted_where_the_wrapper_sees_no_new_proces
     story.wait(18).says(*(_stamped(each, "2026-09-20 14:16:43.000000") for each in (1, 2, 3)))
     assert (story.job.attempt.number, story.job.attempt.iteration) == (1, 4)
     story.wait(10).says(_stamped(5, "2026-09-21 14:16:50.000000"))
-    assert story.job.attempt.iteration == 5
+    newest = story.job.attempt.steps[-1]
+    assert (newest.iteration, newest.covers) == (5, 1)  # not from the quoted 3 on
 
 
 def test_a_new_process_whose_clock_was_set_back_by_an_hour_is_a_new_attempt() -> None:

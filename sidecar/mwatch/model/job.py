@@ -301,6 +301,7 @@ class Stream:
     attempt: int = 0  # the attempt it takes part in; events of a stream that lags are late
     last_iteration: int | None = None
     last_stamp: str | None = None  # the time that its last iteration line printed
+    has_quoted: bool = False  # lines of another run since then
     last_at: float | None = None
     prints_iterations: bool = False
     prints_checkpoints: bool = False

@@ -60,10 +60,12 @@ def _belongs(job: Job, stream: Stream, at: float, line: Iteration) -> bool:
         is_copy = line.iteration <= last and _is_copy(job, at, line, last)
         is_back = line.iteration < last or line.first_of_process
         if is_back and not is_copy and at >= (job.attempt.line_at or at):
-            if _is_foreign(job, stream, at) or _is_of_the_past(stream, line):
+            stream.has_quoted = _is_foreign(job, stream, at) or _is_of_the_past(stream, line)
+            if stream.has_quoted:
                 return False
             attempts.start(job, stream, at)
         elif line.iteration <= last:
+            stream.has_quoted = stream.has_quoted or _is_of_the_past(stream, line)
             return False  # late, or a second copy
     elif not attempts.is_current(job, stream, at):
         return False
@@ -115,6 +117,8 @@ def _step(job: Job, stream: Stream, at: float, line: Iteration) -> Step:
     interval = job.layout.log_interval
     if line.flavour == "megatron" and interval and fresh is not None and fresh > interval:
         covers = min(covers, interval)  # a line in between was lost, or the one before was quoted
+    if stream.has_quoted and fresh is not None:
+        covers, stream.has_quoted = min(covers, fresh), False  # it was counted from a quoted line
     if before is None and attempt.resumed_from is not None:
         covers = max(1, min(covers, line.iteration - attempt.resumed_from))
     new = covers if fresh is None else min(covers, fresh)
