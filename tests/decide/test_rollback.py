@@ -12,11 +12,11 @@ from mwatch.decide.decide import record_action
 from mwatch.decide.resume import first_bad, rollback_refusal, target
 from mwatch.model.decision import Act, Action
 from mwatch.model.finding import Cause
-from mwatch.model.job import Job, Layout
+from mwatch.model.job import Job, Layout, Save
 from mwatch.model.settings import CheckpointSettings, Settings
 from mwatch.model.timeline import Rollback
 from support.builders.decide import act, decided, finding, record, running
-from support.builders.job import add_checkpoints, step, steps
+from support.builders.job import START, add_checkpoints, step, steps
 
 
 def bad_since(iteration: int | None, *checkpoints: int, last: int = 650, **more: Any) -> Job:
@@ -181,3 +181,27 @@ def test_bad_numbers_of_an_earlier_attempt_prove_nothing() -> None:
     built.earlier_steps[32] = step(32, at=built.attempt.started_at - 10)
     built.timeline.rollbacks.append(Rollback(0.0, 30, 31, "nan"))
     assert target(built, nan, Settings()).iteration == 30
+
+
+def _with_queued_save(iteration: int, queued_at: float) -> Job:
+    built = bad_since(60, 10, last=70)
+    built.calibration.learn_steps([1.0] * 20, [1] * 20)
+    built.attempt.save = Save(iteration, queued_at - 1.0, is_async=True, queued_at=queued_at)
+    return built
+
+
+def test_a_better_checkpoint_that_is_still_being_written_is_waited_for() -> None:
+    """As long as the steps take that it spares."""
+    nan = finding(Cause.NAN, since_iteration=60)
+    built = _with_queued_save(50, queued_at=START + 300.0)
+    decision = decided(built, nan)
+    assert (decision.action, decision.resume_from) == (Action.RESTART, 10)
+    assert decision.act_at == pytest.approx(START + 340.0)
+
+
+@pytest.mark.parametrize("iteration", [5, 10, 60, 65])
+def test_a_checkpoint_that_is_no_better_or_holds_bad_numbers_is_not(iteration: int) -> None:
+    nan = finding(Cause.NAN, since_iteration=60)
+    decision = decided(_with_queued_save(iteration, queued_at=START + 300.0), nan)
+    plain = decided(bad_since(60, 10, last=70), nan)
+    assert decision.act_at == plain.act_at

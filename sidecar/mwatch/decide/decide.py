@@ -396,6 +396,7 @@ def _restart(case: _Case) -> Decision:
     backoff = history.backoff_seconds(case.record, job.now, settings.act)
     lost = max(0, (job.attempt.iteration or 0) - (choice.iteration or 0))
     is_step_back = case.rule.resume in (Resume.BEFORE_BAD, Resume.BEFORE_FAILED)
+    due = _act_at(case, backoff_seconds=backoff, lost_iterations=lost)
     return Decision(
         Action.RESTART,
         case.finding.cause,
@@ -403,7 +404,7 @@ def _restart(case: _Case) -> Decision:
         f"{case.summary}: {case.proof}",
         resume_from=choice.iteration,
         resume_reason=choice.reason,
-        act_at=_act_at(case, backoff_seconds=backoff, lost_iterations=lost),
+        act_at=max(due, _save_awaited_until(case, choice)),
         finding=case.finding,
         witnesses=case.witnesses,
         quarantine_from=(choice.iteration or 0) + 1 if is_step_back else None,
@@ -422,6 +423,19 @@ def _too_dear(case: _Case) -> Decision | None:
         return None
     reason = f"not acted on: {choice.reason}, so a restart loses all {done} iterations, {_WAIT}"
     return _nothing(case.job, case.finding.cause, reason, case.finding, case.witnesses)
+
+
+def _save_awaited_until(case: _Case, choice: resume.ResumeChoice) -> float:
+    """Until when to wait for an asynchronous save that is better than the chosen one, at most as
+    long as the steps take that it spares; 0: none is under way."""
+    job, save = case.job, case.job.attempt.save
+    if case.rule.resume is not Resume.BEFORE_BAD or save is None or save.queued_at is None:
+        return 0.0
+    before = resume.goes_back_before(job, case.finding, case.settings)
+    spared = (save.iteration or 0) - (choice.iteration or 0)
+    if spared <= 0 or (save.iteration or 0) >= before:
+        return 0.0
+    return save.queued_at + spared * (job.calibration.step_median() or 0.0)
 
 
 def _choice(case: _Case) -> resume.ResumeChoice:

@@ -212,9 +212,14 @@ def first_bad(job: Job, finding: Finding) -> int:
     return (attempt.resumed_from or 0) + 1
 
 
+def goes_back_before(job: Job, finding: Finding, settings: Settings) -> int:
+    """A checkpoint of this iteration or later may hold the bad numbers."""
+    return first_bad(job, finding) - max(1, settings.checkpoints.margin_iterations) + 1
+
+
 def target(job: Job, finding: Finding, settings: Settings) -> ResumeChoice:
     bad = first_bad(job, finding)
-    before = bad - max(1, settings.checkpoints.margin_iterations) + 1
+    before = goes_back_before(job, finding, settings)
     limit = f"before the first bad iteration {bad}"
     loaded = job.attempt.resumed_from
     if loaded and was_good_before(job, bad):
