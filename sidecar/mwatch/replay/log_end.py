@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from mwatch.detect.crashed import at_log_end, interrupted_hang, is_unexplained
 from mwatch.detect.shared.cluster_lines import taken_away
@@ -275,9 +275,7 @@ def _after_bad_numbers(
     lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
 ) -> Finding | None:
     """The exception was raised over a loss that is not finite; None: not so."""
-    file, before = _lines_before(lead, tails, line_counts)
-    bad = bad_numbers(before, least=1)
-    return _by_words(file, bad, lead) if bad is not None else None
+    return _shown_before(lead, tails, line_counts, partial(bad_numbers, least=1))
 
 
 def _worse_since_resume(
@@ -302,9 +300,7 @@ def _of_full_memory(
     killed = any(_KILLED.search(each.text) for each in lead.evidence)
     if lead.cause is not Cause.KILLED or not killed:
         return None
-    file, before = _lines_before(lead, tails, line_counts)
-    full = host_memory_full(before)
-    return _by_words(file, full, lead) if full is not None else None
+    return _shown_before(lead, tails, line_counts, host_memory_full)
 
 
 def _taken_away(
@@ -329,9 +325,19 @@ def _of_ranks_given_twice(
     """Ranks were missing because two processes had the rank of one; None: not so."""
     if lead.cause not in (Cause.FABRIC, Cause.HANG):
         return None
+    return _shown_before(lead, tails, line_counts, ranks_given_twice)
+
+
+def _shown_before(
+    lead: Finding,
+    tails: Mapping[str, bytes],
+    line_counts: Mapping[str, int],
+    look: Callable[[list[tuple[int, str]]], Complaint | None],
+) -> Finding | None:
+    """What the lines above the first evidence show, as the cause of this end; None: nothing."""
     file, before = _lines_before(lead, tails, line_counts)
-    twice = ranks_given_twice(before)
-    return _by_words(file, twice, lead) if twice is not None else None
+    found = look(before)
+    return _by_words(file, found, lead) if found is not None else None
 
 
 def _lines_before(
