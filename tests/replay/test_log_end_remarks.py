@@ -197,3 +197,49 @@ def test_a_file_that_ends_well_does_not_hide_the_complaint_of_another() -> None:
     assert found is not None and found.cause is Cause.OOM
     alone = LogEnd().by_words({"a.log": tails["a.log"]}, {"a.log": 1})
     assert alone is not None and alone.cause is Cause.FINISHED
+
+
+def test_ranks_that_wait_for_the_preparation_of_data_would_wait_again(tmp_path: Path) -> None:
+    bar = "Running tokenizer:   8%|x | {}/4318802 [29:58<6:09:11, 180.29 examples/s]"
+    timeout = (
+        "[E ProcessGroupNCCL.cpp:475] [Rank 3] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for "
+        "1800521 milliseconds before timing out."
+    )
+    report = read(tmp_path, bar.format(325000), timeout).decision
+    assert (report.cause, report.action) == (Cause.HANG, Action.STOP)
+    assert report.proposal is not None and "prepare the data" in report.proposal
+    done = read(tmp_path, bar.format(4318802), timeout).decision
+    assert (done.cause, done.action) == (Cause.HANG, Action.RESTART)
+
+
+def test_the_hub_of_the_data_is_tried_again_only_by_a_run_that_has_read_from_it(
+    tmp_path: Path,
+) -> None:
+    silent = "'(ReadTimeoutError)' thrown while requesting GET https://h.org/datasets/c4/x.json.gz"
+    steps = [f"step: {n}  loss: {9 - n}.0  grad_norm: 0.2" for n in range(1, 9)]
+    for before, action in (((), Action.STOP), (steps, Action.RESTART)):
+        decision = read(tmp_path, *before, silent).decision
+        assert (decision.cause, decision.action) == (Cause.DATA, action)
+
+
+def test_losses_that_exploded_and_stay_high_call_for_a_stop(tmp_path: Path) -> None:
+    losses = [9.8, 8.8, 7.9, 7.4, 7.2, 7.1, 9e4, 8e6, 9e7, 2e8]
+    lines = [f"| quux {n} / 3182 loss={loss:.2f} (7.0), wps=9744" for n, loss in enumerate(losses)]
+    decision = read(tmp_path, *lines).decision
+    assert (decision.cause, decision.action) == (Cause.LOSS_SPIKE, Action.STOP)
+
+
+def test_the_signal_to_an_agent_explains_the_rendezvous_that_it_closed(tmp_path: Path) -> None:
+    signal = "W0410 15:02:33.771 2210 api.py:719] Received 15 death signal, shutting down workers"
+    closed = "torch.distributed.elastic.rendezvous.api.RendezvousClosedError"
+    assert read(tmp_path, signal, closed).decision.cause is Cause.KILLED
+    assert read(tmp_path, closed).decision.cause is Cause.FABRIC
+
+
+def test_a_pending_pod_and_a_node_that_is_not_ready_are_of_now(tmp_path: Path) -> None:
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 5)]
+    node = "gpu-1.lab   NotReady   <none>   214d   v1.26.9"
+    assert read(tmp_path, node, *steps).decision.cause is Cause.LOST_POD
+    pending = "gloo-b-worker-0     0/1     Pending   0          6m58s"
+    assert read(tmp_path, pending).decision.cause is Cause.UNSCHEDULABLE

@@ -266,7 +266,7 @@ def _explain(table: dict[str, Any]) -> None:
     """Raise InputError for the first invalid value, with what was expected."""
     for key, value in table.items():
         loader.checked(value, _ALL.get(key) or loader.unknown(key, _ALL), key)
-    for key in _TYPES.keys() - table.keys():
+    for key in sorted(_TYPES.keys() - table.keys()):
         raise InputError(f"key {key!r} is missing; add it")
 
 

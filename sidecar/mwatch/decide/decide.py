@@ -143,7 +143,8 @@ def after_stop(job: Job, finding: Finding, settings: Settings) -> str:
     if finding.cause is Cause.OOM:
         return f"{_memory(job, settings)}, then {place}"
     entry = job.catalogue.get(finding.fault or "")
-    fix = _FIXES.get(finding.cause) or (entry.fix.rstrip(".") if entry else "find the cause")
+    general = entry.fix.rstrip(".") if entry else "find the cause"
+    fix = _FIXES.get(finding.cause) or (finding.comes_again and finding.next_step) or general
     return f"{fix}, then {place}"
 
 
@@ -233,7 +234,8 @@ def advise(
     rule = RULES[finding.cause]
     case = _Case(job, finding, findings, DecisionRecord(), settings, rule, (), _UNPROVEN)
     is_spike = finding.cause is Cause.LOSS_SPIKE
-    if finding.cause in _FOR_A_PERSON or (is_spike and finding.detector != LOG_END):
+    is_lasting = finding.detector != LOG_END or finding.severity is Severity.CRITICAL
+    if finding.cause in _FOR_A_PERSON or (is_spike and is_lasting):
         advised = _stop(case, _NO_FIX)
     elif finding.cause is Cause.DRAINED:
         advised = _restart(case)
@@ -296,9 +298,18 @@ def _about(case: _Case) -> Decision:
 
 def _stopped(case: _Case) -> Decision | None:
     """Where a restart fails again, or helps only by chance; None: it may help."""
-    if case.rule.action is Action.STOP or _is_futile(case):
+    is_stop = case.rule.action is Action.STOP and not _is_passing(case)
+    if is_stop or case.finding.comes_again or _is_futile(case):
         return _stop(case, _NO_FIX)
     return _stop(case, _NEVER_WORKED) if _is_set_up_fault(case) else None
+
+
+def _is_passing(case: _Case) -> bool:
+    """The source of the data did not answer for a while: the run has read from it before."""
+    entry = case.job.catalogue.get(case.finding.fault or "")
+    is_outside = entry is not None and entry.restart_helps is RestartHelps.MAYBE
+    is_data = case.finding.cause is Cause.DATA
+    return is_data and is_outside and not resume.has_never_worked(case.job)
 
 
 def _is_futile(case: _Case) -> bool:

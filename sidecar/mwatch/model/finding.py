@@ -131,6 +131,7 @@ class Finding:
     """Proof that waiting is useless: process dead or stopped, fatal Xid, never joined, desync."""
     is_guess: bool = False
     """The silence exceeds a limit that is a guess: too little is known of this job's pace."""
+    comes_again: bool = False  # a restart meets the same again
     fault: str | None = None  # catalogue entry of the root cause
     fingerprint: str = ""
     """Equal for the same problem in another attempt: no numbers, ranks or times."""

@@ -96,6 +96,11 @@ class EventTimestamper:
         """Added to every stamp, to take out steps of the clock."""
         return self._clock.shift
 
+    @property
+    def _is_unanchored(self) -> bool:
+        """The clock began at 0, and no stamp has been placed on it yet."""
+        return self._clock.is_relative and not self._clock.shift
+
     def observe(self, events: Iterable[Event]) -> list[Observed]:
         """Events with their times; those that a later stamp may place are held back."""
         return cast(list[Observed], self.observe_pieces(events))
@@ -206,7 +211,7 @@ class EventTimestamper:
         last = clock.last or 0.0
         if stamp is None:
             return last if limit is None else max(limit, last)
-        if clock.is_relative and not clock.shift:
+        if self._is_unanchored:
             clock.shift = last - stamp
         at = stamp + clock.shift
         if type(event) not in _OWN:
@@ -221,6 +226,8 @@ class EventTimestamper:
         result without one: when the next iterations must have begun. For the first lines of a
         process: the earliest time that it prints."""
         limits: dict[int, float] = {}
+        if self._is_unanchored:
+            return limits
         next_step: float | None = None
         begun: float | None = None
         started: float | None = None

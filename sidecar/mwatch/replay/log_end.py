@@ -19,18 +19,20 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache, partial
+from operator import itemgetter
 
 from mwatch.detect.crashed import at_log_end, interrupted_hang, is_unexplained
 from mwatch.detect.shared.cluster_lines import taken_away
 from mwatch.detect.shared.last_lines import (
     completed,
     counted_until,
+    empty_shards,
     ends_well,
     host_memory_full,
     is_completed,
+    members_missing,
+    prepares_data,
     ranks_given_twice,
-    slow_network,
-    slowed,
     started_anew,
     stood_still,
     stopped_short,
@@ -43,7 +45,8 @@ from mwatch.detect.shared.loss_lines import (
     spiked,
     worse_since_resume,
 )
-from mwatch.detect.shared.words import Complaint, is_pod_row, worst_complaint
+from mwatch.detect.shared.speed_lines import slow_network, slowed, waits_for_data
+from mwatch.detect.shared.words import Complaint, is_listed, worst_complaint
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.model.event import Arguments, Checkpoint, Event, Fault, Iteration, Phase, Validation
 from mwatch.model.fault import Role
@@ -82,10 +85,12 @@ _AS_VAGUE = (Cause.CRASH, Cause.KILLED)
 
 
 _LOOKS = (
-    bad_numbers, stood_still, started_anew, worse_since_resume, jumped, spiked, nothing_learnt,
-    never_falls,
+    bad_numbers, stood_still, members_missing, started_anew, worse_since_resume, jumped, spiked,
+    nothing_learnt, never_falls, empty_shards, waits_for_data,
 )  # fmt: skip
 """What the last lines may show where nothing complains."""
+_CLEAR = (jumped, empty_shards)
+"""Those of them that show a state which lasts."""
 
 
 class LogEnd:
@@ -151,16 +156,14 @@ class LogEnd:
             return None if engine.job.attempt.is_finished else self.by_words(tails, line_counts)
         if (worse := _worse_since_resume(lead, tails, line_counts)) is not None:
             return worse
-        if lead is not None and (full := _of_full_memory(lead, tails, line_counts)):
-            return full
-        if lead is not None and (taken := _taken_away(lead, tails, line_counts)):
-            return taken
+        if better := _explained(lead, tails, line_counts, _of_full_memory, _taken_away):
+            return better
         if lead is not None and lead.cause in _ENDED_BY_HAND:
             return _interrupted_wait(lead, tails, line_counts) or found
         if lead is not None and lead.cause is Cause.USER_ERROR and lead.fault is None:
             return _after_bad_numbers(lead, tails, line_counts) or found
-        if lead is not None and (twice := _of_ranks_given_twice(lead, tails, line_counts)):
-            return twice
+        if better := _explained(lead, tails, line_counts, _of_ranks_given_twice, _while_preparing):
+            return better
         attempt = engine.job.attempt
         if lead is None and (attempt.is_finished or attempt.exit is not None):
             return None
@@ -196,17 +199,21 @@ class LogEnd:
             complaint = worst_complaint(
                 (number, text)
                 for number, text in lines
-                if (number > behind and (file, number) not in harmless) or is_pod_row(text)
+                if (number > behind and (file, number) not in harmless) or is_listed(text)
                 if not (is_known and _CTRL_C in text)
             )
+            is_clear = False
             if lead is None and complaint is None:
-                complaint = next(filter(None, (look(lines) for look in _LOOKS)), None)
-                if complaint is None and file in self._with_steps:
-                    complaint = slow_network(lines) or slowed(lines)
+                looks = ((look in _CLEAR, look(lines)) for look in _LOOKS)
+                is_clear, complaint = next(filter(itemgetter(1), looks), (False, None))
+                is_known = file in self._with_steps
+                if complaint is None:
+                    complaint = slow_network(lines) if is_known else None
+                    complaint = complaint or slowed(lines, has_bars=is_known)
             if taken is not None and taken.cause is Cause.DRAINED:
                 complaint = complaint or taken
             if complaint is not None and (lead is None or complaint.cause not in _AS_VAGUE):
-                return _by_words(file, complaint, lead)
+                return _by_words(file, complaint, lead, is_clear=is_clear)
         return ended
 
     def _known_fault(
@@ -237,7 +244,7 @@ def last_lines(tail: bytes, count: int) -> tuple[tuple[int, str], ...]:
 def is_only_words(finding: Finding) -> bool:
     """Nothing but the words of the last lines shows it, not even that the run has ended."""
     is_of_words = finding.detector == LOG_END and finding.fingerprint.endswith(_WORDS)
-    return is_of_words and finding.is_guess
+    return is_of_words and finding.is_guess and finding.severity is not Severity.CRITICAL
 
 
 def _of_helpers(lines: Mapping[int, str], errors: Sequence[ErrorSeen], file: str) -> set[int]:
@@ -252,6 +259,17 @@ def _of_helpers(lines: Mapping[int, str], errors: Sequence[ErrorSeen], file: str
         if is_aside and (not error.error or _PEER_GONE.search(error.error)):
             found |= {error.line, error.error_line or error.line}
     return found
+
+
+def _explained(
+    lead: Finding | None,
+    tails: Mapping[str, bytes],
+    line_counts: Mapping[str, int],
+    *ways: Callable[[Finding, Mapping[str, bytes], Mapping[str, int]], Finding | None],
+) -> Finding | None:
+    """The first of these that says more about this end; None: none does."""
+    found = (way(lead, tails, line_counts) for way in ways) if lead is not None else ()
+    return next(filter(None, found), None)
 
 
 def _interrupted_wait(
@@ -328,6 +346,27 @@ def _of_ranks_given_twice(
     return _shown_before(lead, tails, line_counts, ranks_given_twice)
 
 
+def _while_preparing(
+    lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+) -> Finding | None:
+    """The other ranks waited while one still prepared the data; None: not so."""
+    shown = _shown_before(lead, tails, line_counts, prepares_data)
+    if lead.cause is not Cause.HANG or shown is None:
+        return None
+    return replace(
+        lead,
+        detector=LOG_END,
+        summary=f"The ranks gave up waiting while the data was prepared. {lead.summary}",
+        culprit=None,
+        evidence=shown.evidence,
+        cannot_heal=True,
+        is_guess=False,
+        comes_again=True,
+        fingerprint="hang/preparing",
+        next_step="prepare the data before the training, or raise the timeout of the collectives",
+    )
+
+
 def _shown_before(
     lead: Finding,
     tails: Mapping[str, bytes],
@@ -351,15 +390,18 @@ def _lines_before(
     return shown.file, [(number, text) for number, text in lines if number < shown.line]
 
 
-def _by_words(file: str, complaint: Complaint, lead: Finding | None) -> Finding:
-    """`lead`: the end that the words explain; None: nothing shows an end."""
+def _by_words(
+    file: str, complaint: Complaint, lead: Finding | None, *, is_clear: bool = False
+) -> Finding:
+    """`lead`: the end that the words explain; None: nothing shows an end. `is_clear`: what they
+    show lasts, so that somebody has to act."""
     is_of_numbers = complaint.cause in _OF_NUMBERS
     opening = "The last lines show it, from here on" if is_of_numbers else _BY_ITS_WORDS
     opening = _ENDED_WELL if complaint.cause is Cause.FINISHED else opening
     return Finding(
         detector=LOG_END,
         cause=complaint.cause,
-        severity=Severity.WARNING if lead is None else Severity.CRITICAL,
+        severity=Severity.CRITICAL if lead or is_clear else Severity.WARNING,
         summary=f"{opening}: {complaint.text[:_QUOTED]}",
         since_time=lead.since_time if lead else None,
         confidence=_BY_WORDS,

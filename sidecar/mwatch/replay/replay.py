@@ -197,7 +197,7 @@ def nothing_read(recording: Recording, engine: Engine) -> RunReport:
         if complaint is not None:
             cause, text = complaint.cause, complaint.summary
             about, reason = cause, "nothing but the words of the log show it"
-            if cause not in _VAGUE_WORDS:
+            if not (is_only_words(complaint) and cause in _VAGUE_WORDS):
                 advised = advice_of(
                     engine.job, complaint, (), engine.settings, has_worked=end.has_worked
                 )

@@ -8,39 +8,15 @@ import pytest
 
 from mwatch.detect.shared.last_lines import (
     counted_until,
+    empty_shards,
     host_memory_full,
-    slow_network,
-    slowed,
+    members_missing,
+    prepares_data,
     started_anew,
     stood_still,
+    stopped_short,
 )
 from mwatch.model.finding import Cause
-
-
-def test_a_network_that_nccl_gave_up_makes_slow_steps() -> None:
-    gave_up = "h:1:2 [4] NCCL WARN NET/QUUX quux initialization failed"
-    sockets = "h:1:2 [4] NCCL INFO Using network Socket"
-    found = slow_network(enumerate([gave_up, sockets], 1))
-    assert found is not None
-    assert found.cause is Cause.SLOW
-    assert slow_network(enumerate(["NCCL INFO NET/Plugin: No plugin found", sockets], 1)) is None
-    unloaded = (
-        "h:1:2 [4] NCCL INFO NET/Plugin: quux.so: version `Q_34' not found (required by y.so)"
-    )
-    newer = "h:1:2 [4] NCCL INFO Initialized NET plugin Socket"
-    assert slow_network(enumerate([unloaded, newer], 1)) is not None
-
-
-def test_one_machine_needs_no_network() -> None:
-    gave_up = "h:1:2 [4] NCCL WARN NET/QUUX quux initialization failed"
-    sockets = "h:1:2 [4] NCCL INFO Using network Socket"
-    size = "{}:1:2 [4] NCCL INFO comm 0x5 rank 0 nranks {} cudaDev 0 - Init COMPLETE"
-
-    def is_slow(*sizes: str) -> bool:
-        return slow_network(enumerate([gave_up, sockets, *sizes], 1)) is not None
-
-    assert not is_slow(size.format("h", 8))
-    assert is_slow(size.format("h", 16)) and is_slow(size.format("h", 8), size.format("g", 8))
 
 
 def test_a_count_that_rises_in_any_form_is_progress() -> None:
@@ -155,66 +131,6 @@ def test_a_count_in_brackets_is_progress() -> None:
     assert counted_until(enumerate(["Failed to find a checkpoint", *lines], 1)) == 4
 
 
-def bar(count: int, rate: str) -> str:
-    return f"  0%|          | {count}/16224 [00:{count:02d}<9:01:00, {rate}, loss=1.8]"
-
-
-def test_a_bar_that_becomes_much_slower_is_seen() -> None:
-    fast = [bar(count, "2.00it/s") for count in range(1, 9)]
-    slow = [bar(count, f"4{count % 3}.30s/it") for count in range(9, 14)]
-    found = slowed(enumerate([*fast, *slow], 1))
-    assert found is not None
-    assert (found.cause, found.line) == (Cause.SLOW, 9)
-
-
-@pytest.mark.parametrize(
-    "rates",
-    [
-        ["2.00s/it"] * 6 + ["43.30s/it"] * 2,
-        ["9.00s/it"] * 2 + ["2.00s/it"] * 6 + ["4.30s/it"] * 3,
-        ["40.0it/s"] * 6 + ["4.0it/s"] * 3,
-        ["2.00s/it"] * 2 + ["43.30s/it"] * 6,
-    ],
-    ids=["a pause", "a little", "milliseconds", "slow from the start"],
-)
-def test_a_bar_with_other_times_is_not_slow(rates: list[str]) -> None:
-    lines = [bar(count, rate) for count, rate in enumerate(rates, 1)]
-    assert slowed(enumerate(lines, 1)) is None
-
-
-@pytest.mark.parametrize(
-    "form",
-    [
-        "step: 4 tps: {:,}",
-        "{{'tokens_per_second': {}.5}}",
-        "samples/sec: {}.25 | iteration 4",
-        "step 3200, loss = 2.27 ({}.4 examples/sec)",
-        "Train | Epoch 1 | 100/2000 | {}.920 it/sec | ce 7.274",
-    ],
-)
-def test_rates_that_fall_and_stay_low_are_slow(form: str) -> None:
-    rates = [2200, 7100, 7000, 7200, 1600, 1650, 1620, 1640, 1600]
-    found = slowed(enumerate(map(form.format, rates), 1))
-    assert found is not None
-    assert (found.cause, found.line) == (Cause.SLOW, 5)
-    for other in ([7100] * 6 + [1600] * 2, [7100] * 2 + [1600] * 8, [1600] * 4 + [7100] * 4):
-        assert slowed(enumerate(map(form.format, other), 1)) is None
-
-
-@pytest.mark.parametrize(
-    "form",
-    ["elapsed time per iteration (ms): {}.4 |", "({} sec/batch)", "step_time: {}"],
-)
-def test_times_that_grow_from_line_to_line_are_slow(form: str) -> None:
-    found = slowed(enumerate(map(form.format, [31, 83, 140, 199, 258, 317]), 1))
-    assert found is not None
-    assert (found.cause, found.line) == (Cause.SLOW, 6)
-    for other in ([31, 83, 140, 199], [31, 33, 34, 35, 36, 37], [31, 83, 140, 90, 258, 317]):
-        assert slowed(enumerate(map(form.format, other), 1)) is None
-    total = [f"step {count} time: {30 * count} s" for count in range(1, 9)]
-    assert slowed(enumerate(total, 1)) is None, "time since the start"
-
-
 def test_a_start_from_scratch_after_steps_that_were_cut_off_lost_them() -> None:
     steps = ["step 8590 loss 2.61", "step 8600 loss 2.60"]
     cut = (
@@ -241,12 +157,49 @@ def test_the_last_report_of_the_host_s_memory_counts(form: str) -> None:
     assert host_memory_full(enumerate([full, free], 1)) is None
 
 
-def test_a_machine_without_a_fast_network_has_lost_none() -> None:
+def test_a_kill_while_the_optimizer_fills_the_host_is_for_lack_of_memory() -> None:
     lines = [
-        "algo-1:119:119 [0] NCCL WARN NET/OFI Only EFA provider is supported",
-        "algo-1:119:119 [0] NCCL WARN NET/OFI aws-ofi-nccl initialization failed",
-        "algo-1:119:119 [0] NCCL INFO Using network Socket",
-        "algo-2:98:98 [0] NCCL INFO Using network Socket",
+        "[INFO] CPU Offload: True",
+        "[INFO] Before initializing optimizer states",
+        "[INFO] CPU Virtual Memory:  used = 41.86 GB, percent = 44.4%",
     ]
-    assert slow_network(enumerate(lines, 1)) is None
-    assert slow_network(enumerate(lines[1:], 1)) is not None
+    assert host_memory_full(enumerate(lines, 1)) == (Cause.OOM, 3, lines[2])
+    assert host_memory_full(enumerate(lines[1:], 1)) is None, "the states are put on the GPU"
+    after = "[INFO] After initializing optimizer states"
+    assert host_memory_full(enumerate([*lines, after], 1)) is None
+
+
+def test_images_counted_with_their_rate_are_progress() -> None:
+    lines = [f"[1,0]<stdout>:{n}0\timages/sec: 130.{n} +/- 0.4" for n in range(1, 5)]
+    failed = "ssh: Could not resolve hostname worker-0"
+    assert counted_until(enumerate([failed, *lines], 1)) == 4
+
+
+def test_members_that_never_came_are_a_hang_if_nothing_follows() -> None:
+    came = [f"initializing ddp: GLOBAL_RANK: {n}, MEMBER: {n + 1}/8" for n in (2, 0, 3, 1)]
+    assert members_missing(enumerate(came, 1)) == (Cause.HANG, 4, came[3])
+    assert members_missing(enumerate([*came, "$ squeue -u me", "7 R"], 1)) is not None
+    assert members_missing(enumerate([*came, "  | Name | Type"], 1)) is None
+    all_came = [f"GLOBAL_RANK: {n}, MEMBER: {n + 1}/4" for n in range(4)]
+    assert members_missing(enumerate(all_came, 1)) is None
+
+
+def test_a_listed_shard_without_content_is_no_checkpoint() -> None:
+    row = "-rw-r--r--  1 train train {} Mar  3 04:12 checkpoint_last-shard{}.pt"
+    lines = ["$ ls -la /ckpt", row.format(583649007, 1), row.format("        0", 2)]
+    assert empty_shards(enumerate(lines, 1)) == (Cause.CHECKPOINT, 3, lines[2])
+    assert empty_shards(enumerate(lines[:2], 1)) is None
+
+
+def test_a_bar_of_examples_that_is_far_from_full_prepares_data() -> None:
+    form = "Running tokenizer:  8%|x | {}/4318802 [29:58<6:09:11, 180.29 examples/s][E timeout"
+    assert prepares_data([(3, form.format(325000))]) == (Cause.HANG, 3, form.format(325000))
+    assert prepares_data([(3, form.format(4318802))]) is None
+    assert prepares_data([(3, form.format(325000)), (4, "step 1 loss 2.5")]) is None
+
+
+@pytest.mark.parametrize("reached", [48, 96])
+def test_exit_code_0_far_from_the_announced_steps_is_an_early_end(reached: int) -> None:
+    lines = ["Total training steps: 96", f"wandb:   train/global_step {reached}", "$ echo $?", "0"]
+    found = stopped_short(list(enumerate(lines, 1)))
+    assert (found is not None) is (reached == 48)

@@ -135,6 +135,24 @@ def test_losses_that_are_higher_since_a_resume_are_a_bad_resume(
 
 
 @pytest.mark.parametrize(
+    "after",
+    [
+        [2.98, 2.95, 2.93, 2.92, 2.91],
+        [2.54, 3.37, 2.49, 3.51, 2.63, 3.28],
+    ],
+    ids=["a little higher", "scattered"],
+)
+def test_after_steady_losses_less_is_enough(after: list[float]) -> None:
+    def found(*before: float) -> bool:
+        lines = [f"step 7 loss {loss}" for loss in before]
+        lines += [_LOADED, *(f"step 8 loss {loss}" for loss in after)]
+        return worse_since_resume(enumerate(lines, 1)) is not None
+
+    assert found(2.716, 2.709, 2.713, 2.704)
+    assert not found(2.716, 2.99, 2.45, 3.304)
+
+
+@pytest.mark.parametrize(
     ("before", "after"),
     [
         ([0.89, 0.90, 0.88], [0.89, 0.90, 0.91, 0.89]),

@@ -217,7 +217,7 @@ EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
         "checkpoint-version-invalid", "checkpoint-required-missing",
         "checkpoint-arguments-differ", "checkpoint-format-flag",
         # what the user asks for, or is not allowed to read
-        "data-hub-denied", "hub-offline", "nccl-bootstrap-mismatch",
+        "data-hub-denied", "hub-offline", "nccl-bootstrap-mismatch", "store-at-loopback",
         # limits of the pod or the job's own settings
         "nccl-no-interface", "nccl-topology-missing", "process-too-many-files",
         "process-no-threads", "storage-permission", "container-files-denied", "object-store-denied",

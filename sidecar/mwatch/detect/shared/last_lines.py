@@ -2,19 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the last lines of a recorded log show of a run, in whatever form a program prints them.
 
-A count that rises is progress; a bar that stands still or slows down, a start from scratch, and
-what somebody typed or remarked are signs of trouble without an error. Losses have a module of their
-own, `detect.shared.loss_lines`.
+A count that rises is progress; a bar that stands still, ranks that never came, a start from
+scratch, and what somebody typed or remarked are signs of trouble without an error. Losses and
+speeds have modules of their own, `detect.shared.loss_lines` and `detect.shared.speed_lines`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from math import inf
-from operator import lt
+from collections.abc import Iterable, Sequence
 
 from mwatch.detect.shared.loss_lines import has_loss
+from mwatch.detect.shared.speed_lines import BAR
 from mwatch.detect.shared.words import COMPLAINS, MAX_LINE, Complaint
 from mwatch.model.finding import Cause
 
@@ -47,6 +46,11 @@ _HOST_MEMORY = re.compile(
     r"[^%\n]{0,80}?(\d{1,3}(?:\.\d{1,4})?) ?%",
     re.I,
 )
+_OFFLOADED = re.compile(
+    r"\bCPU Offload: True|Creating .{0,40}\boffload|cpu_offload\W{1,4}true", re.I
+)
+_FILLS_HOST = re.compile(r"\bBefore initializing optimizer states\b")
+_FILLED_HOST = re.compile(r"\bAfter initializing optimizer states\b")
 _FULL_PERCENT = 75.0  # a report is of before the part that did not fit
 _GIVEN = re.compile(
     r"\[?([\w.-]{1,64})\]?: [^\n]{0,60}\b(?:GLOBAL_RANK|global_rank)[:=] {0,2}(\d{1,6}), MEMBER\b"
@@ -59,7 +63,7 @@ _LISTED = re.compile(
 _LISTED_LINES = 12
 _NO_MODEL = re.compile(
     r"(?:could not find the metadata file|Unable to find latest file at) "
-    r"(?:\S{0,300}/)?(?:\w{0,30}models?|pretrain\w{0,20}|hub|huggingface|[\w.-]{1,60}-hf)/"
+    r"(?:\S{0,300}/)?(?:\w{0,30}models?|pretrain\w{0,20}|hub|huggingface|[\w.-]{1,60}-(?:hf|optimizer-states))/"
     r"|No checkpoint file exists at `resume_from_checkpoint`",
     re.I,
 )
@@ -82,35 +86,7 @@ _AT_ZERO = re.compile(r"\b0/\d{1,12} \[(?:(\d{1,3}):)?(\d{1,2}):\d\d<\?")
 _LONG_MINUTES = 10
 _TABLE = re.compile(r"# +\(B\) +\(elements\) ")
 _ROW = re.compile(r"^\W*(?:\S+ )?\d{1,15} +\d{1,15} +[a-z]\w{2,15} ")
-_BAR = re.compile(
-    r"\b(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<[^,\]\n]{1,20},\s{1,4}"
-    r"(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)"
-)
-_VALUE = r"(?P<value>\d{1,9}(?:,\d{3}){0,3}(?:\.\d{1,6})?(?:e[+-]?\d{1,2})?)"
-_COUNTS = r"(?:it(?:er(?:ation)?)?|step|batch|example|sample|token|image|sequence|word)(?:e?s)?"
-_RATES = (
-    re.compile(
-        rf"\b(?P<name>tps|tgs|wps|{_COUNTS}(?:/|_per_|[ _]per[ _])s(?:ec(?:ond)?)?\w{{0,16}}"
-        rf"|throughput\w{{0,24}})[\"']?\s{{0,8}}[:=|]\s{{0,8}}{_VALUE}\b",
-        re.I,
-    ),
-    re.compile(rf"\b{_VALUE} (?P<name>{_COUNTS}/s(?:ec(?:ond)?)?)\b", re.I),
-)
-"""How many in a second."""
-_TIMES = (
-    re.compile(
-        r"\b(?P<name>(?:(?:step|iter(?:ation)?|batch)[ _]time"
-        r"|time per (?:iter(?:ation)?|step|batch)) ?(?:\(m?s(?:ec)?\))?)"
-        rf"[\"']?\s{{0,8}}[:=]\s{{0,8}}{_VALUE}\b",
-        re.I,
-    ),
-    re.compile(
-        rf"\b{_VALUE} (?P<name>m?s(?:ec(?:ond)?s?)?/(?:it(?:er)?|step|batch|sample))\b", re.I
-    ),
-)
-_FEW = 3  # lines, counts of a bar or rates; of the last two each
-_MUCH_SLOWER = 2.5  # times as slow as each of as many before
-_GROWING = 5  # lines of which each is slower
+_FEW = 3  # last lines that may report the end
 _DONE = re.compile(
     r"\b(?:epochs|steps|iterations|training) (?:are |is |was |has )?"
     r"(?:completed?|completes|finished|done|over)\b"
@@ -118,31 +94,34 @@ _DONE = re.compile(
     r"|\bdid not improve in the last \d{1,9} records\b|\bearly stopping (?:triggered|at epoch)\b",
     re.I,
 )
+_ANNOUNCED = re.compile(
+    r"\btotal (?:number of )?(?:train(?:ing)? |optimi[sz]ation )?(?:steps|iterations)"
+    r"\W{1,4}(\d{1,12})\b",
+    re.I,
+)
+_REACHED = re.compile(r"\b(?:global[_ ]?step|last[_ ]step)\W{1,8}(\d{1,12})\b", re.I)
+_MEMBER = re.compile(r"\bMEMBER: (\d{1,6})/(\d{1,6})\b")
+_TYPED = re.compile(r"\S{0,80}[$#] ")
+_EMPTY_SHARD = re.compile(
+    r"^[-rwxsStT]{10}[.+@]? +\d+ +\S+ +\S+ +0 .{0,300}\.(?:pt|pth|ckpt|distcp|safetensors)$"
+)
+_PREPARED = re.compile(r"\b(\d{1,12})/(\d{2,12}) \[[^\]\n]{1,60} (?:ex|examples|docs|samples)/s")
+_BAR_TEXT = 4096  # characters: a bar is printed again and again in one line
 _EXIT_ZERO = re.compile(
     r"\bexit(?:ed|s)?(?: (?:with|code|status|value)){0,3} {0,2}[:=]? {0,2}0(?![\w.])", re.I
-)
-_NONE_THERE = re.compile(
-    r"Only EFA provider is supported|[Nn]o (?:EFA|eligible) (?:device|provider)"
 )
 _SUCCEEDED = re.compile(
     r"^[a-z0-9][\w.-]{0,80} {2,}(?:\S{1,20} {2,}){0,3}Succeeded(?: {2,}\S{1,20})?$"
 )
 _ASKS_EXIT = re.compile(r"[$#>] echo \$\?\s*$")
 _NEARLY = 0.95
-_NO_FAST_NETWORK = re.compile(
-    r"NCCL WARN NET/\w+ .{0,80}\b(?:failed|unexpected|error|unable|cannot)"
-    r"|NET/Plugin.{0,300}(?:not found \(required by|undefined symbol|cannot open shared object)",
-    re.I,
-)
-_OF_NCCL = re.compile(r"([\w.-]{1,64}):\d+:\d+ \[\d+\] NCCL INFO (?:.{0,80} nranks (\d{1,6}))?")
-_GPUS_OF_A_MACHINE = 8
-_SOCKETS = re.compile(r"Using network Socket|Initialized NET plugin Socket")
 _TRIALS_RUN = re.compile(r"^Number of trials: [^\n]{0,60}\b[1-9]\d{0,5} RUNNING\b|^Result for \w")
 _COUNTED = (
     re.compile(
         r"(?:epoch|step|iter(?:ation)?|round|batch|episode|update)s?\W{0,4}(\d{1,12})\b", re.I
     ),
     re.compile(r"\[ {0,12}(\d{1,12})/\d{2,12}\]"),
+    re.compile(r"(?:^|[\s>:])(\d{1,12})\s{1,4}(?:image|example|sample|token)s/s(?:ec)?: \d"),
 )
 _DIGITS = re.compile(r"\d+")  # of a time, a rank or a process before the count
 
@@ -161,15 +140,49 @@ def ends_well(lines: Sequence[tuple[int, str]]) -> bool:
 
 
 def stopped_short(lines: Sequence[tuple[int, str]]) -> Complaint | None:
-    """The run ended with exit code 0 far from the last count of its bar."""
+    """The run ended with exit code 0 far from the last count of its bar, or from the number of
+    steps that it announced."""
     if not ends_well(lines):
         return None
     last: Complaint | None = None
+    total = 0
     for number, line in lines:
-        for found in _BAR.finditer(line[:MAX_LINE]):
-            is_short = int(found[1]) < _NEARLY * int(found[2])
+        text = line[:MAX_LINE]
+        counts = [(int(found[1]), int(found[2])) for found in BAR.finditer(text)]
+        if announced := _ANNOUNCED.search(text):
+            total = int(announced[1])
+        elif total and (reached := _REACHED.search(text)):
+            counts.append((int(reached[1]), total))
+        for count, end in counts:
+            is_short = count < _NEARLY * end
             last = Complaint(Cause.FINISHED_EARLY, number, line.strip()) if is_short else None
     return last
+
+
+def members_missing(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """Processes print that they are one of so many, fewer than that came, and nothing follows but
+    what somebody typed."""
+    members: dict[str, set[str]] = {}
+    last: Complaint | None = None
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        if found := _MEMBER.search(text):
+            members.setdefault(found[2], set()).add(found[1])
+            is_whole = len(members[found[2]]) >= int(found[2])
+            last = None if is_whole else Complaint(Cause.HANG, number, line.strip())
+        elif text.strip():
+            if _TYPED.match(text):
+                break
+            last = None
+    return last
+
+
+def empty_shards(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """A listing shows files of a checkpoint without any content."""
+    for number, line in lines:
+        if _EMPTY_SHARD.match(line[:MAX_LINE]):
+            return Complaint(Cause.CHECKPOINT, number, line.strip())
+    return None
 
 
 def completed(lines: Sequence[tuple[int, str]]) -> Complaint | None:
@@ -245,12 +258,31 @@ def ranks_given_twice(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 
 def host_memory_full(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """The last report of the host's memory, such as DeepSpeed's, shows it nearly full."""
+    """The last report of the host's memory, such as DeepSpeed's, shows it nearly full, or the
+    states of the optimizer were to be put there."""
+    last: Complaint | None = None
+    is_offloaded, is_filling = False, False
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        is_offloaded = is_offloaded or _OFFLOADED.search(text) is not None
+        is_filling = is_filling or (is_offloaded and _FILLS_HOST.search(text) is not None)
+        if used := _HOST_MEMORY.search(text):
+            is_full = is_filling or float(used[1]) >= _FULL_PERCENT
+            last = Complaint(Cause.OOM, number, line.strip()) if is_full else None
+        elif _FILLED_HOST.search(text):
+            is_filling, last = False, None
+    return last
+
+
+def prepares_data(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """Before the first step a data set is tokenized or converted, and that is far from done."""
     last: Complaint | None = None
     for number, line in lines:
-        if used := _HOST_MEMORY.search(line[:MAX_LINE]):
-            is_full = float(used[1]) >= _FULL_PERCENT
-            last = Complaint(Cause.OOM, number, line.strip()) if is_full else None
+        if has_loss(line[:MAX_LINE]):
+            return None
+        for found in _PREPARED.finditer(line[-_BAR_TEXT:] + line[:MAX_LINE]):
+            is_open = int(found[1]) < _NEARLY * int(found[2])
+            last = Complaint(Cause.HANG, number, line.strip()) if is_open else None
     return last
 
 
@@ -272,69 +304,3 @@ def stood_still(lines: Iterable[tuple[int, str]]) -> Complaint | None:
             table = None
         is_begun = is_begun or bool(text.strip())
     return found or table
-
-
-def slowed(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """The last counts of a progress bar, or the last rates or times of one name, are several times
-    as slow as those before, or each is slower than the one before."""
-    bars: dict[str, dict[int, tuple[float, int, str]]] = {}
-    times: dict[str, list[tuple[float, int, str]]] = {}
-    for number, line in lines:
-        text = line[:MAX_LINE]
-        for found in _BAR.finditer(text):
-            rate = float(found[3])
-            if rate:
-                seconds = rate if found[4] == "s/it" else 1 / rate
-                bars.setdefault(found[2], {})[int(found[1])] = seconds, number, line.strip()
-        for name, seconds in _printed_times(text):
-            times.setdefault(name, []).append((seconds, number, line.strip()))
-    of_bars = (_slowdown([*steps.values()], least=1.0) for steps in bars.values())
-    return next(filter(None, (*of_bars, *map(_slowdown, times.values()))), None)
-
-
-def _printed_times(text: str) -> Iterator[tuple[str, float]]:
-    """What a line says of its speed: the name, and a time in whatever unit."""
-    for form in (*_RATES, *_TIMES):
-        for found in form.finditer(text):
-            value = float(found["value"].replace(",", ""))
-            if 0.0 < value < inf:
-                yield found["name"].lower(), 1 / value if form in _RATES else value
-
-
-def _slowdown(times: Sequence[tuple[float, int, str]], least: float = 0.0) -> Complaint | None:
-    """`times`: seconds, line and text. `least`: shorter ones are never slow."""
-    if _grows([seconds for seconds, _, _ in times]) and times[-1][0] >= least:
-        return Complaint(Cause.SLOW, *times[-1][1:])
-    if len(times) < 2 * _FEW:
-        return None
-    slow = min(seconds for seconds, _, _ in times[-_FEW:])
-    is_fast = [_MUCH_SLOWER * seconds < slow for seconds, _, _ in times]
-    begin = next((at for at in range(len(times) - 1, -1, -1) if is_fast[at]), -1) + 1
-    fast = sum(is_fast[:begin])
-    if fast < max(_FEW, begin // 2) or slow < least:
-        return None
-    return Complaint(Cause.SLOW, times[begin][1], times[begin][2])
-
-
-def _grows(seconds: Sequence[float]) -> bool:
-    """Each of the last is longer than the one before, and the last one much longer."""
-    last = seconds[-_GROWING:]
-    rises = len(last) == _GROWING and all(map(lt, last, last[1:]))
-    return rises and last[-1] > _MUCH_SLOWER * last[0]
-
-
-def slow_network(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """NCCL gave up its network and goes on over plain sockets, between machines."""
-    is_without, found, hosts, ranks = False, None, set(), 0
-    for number, line in lines:
-        text = line[:MAX_LINE]
-        if place := _OF_NCCL.search(text):
-            hosts.add(place[1])
-            ranks = max(ranks, int(place[2] or 0))
-        if _NONE_THERE.search(text):
-            return None  # the machine has no fast network that could be used
-        is_without = is_without or _NO_FAST_NETWORK.search(text) is not None
-        if is_without and found is None and _SOCKETS.search(text):
-            found = Complaint(Cause.SLOW, number, line.strip())
-    is_one_machine = len(hosts) == 1 and 0 < ranks <= _GPUS_OF_A_MACHINE
-    return None if is_one_machine else found

@@ -50,6 +50,8 @@ _RESUMED = re.compile(
 )
 _WORSE = (1.2, 0.2)  # times the largest loss before, and so much above it
 _CLEARLY_WORSE = (1.3, 0.4)  # where little is known from before
+_STEADY_BEFORE = 4  # losses, after which less is enough:
+_OFF = (0.05, 8.0)  # share of the loss, and times the distance between the losses before
 _FLAT = 0.0005  # share of the loss within which all of them lie
 _FLAT_LINES, _SAME_LINES = 6, 9
 _LONG = 300  # iterations in which a loss falls by more than that
@@ -185,11 +187,29 @@ def _worse(printed: Sequence[tuple[float, int, str]], resumed: int) -> Complaint
         return None
     ratio, far = _WORSE if len(before) >= _FEW else _CLEARLY_WORSE
     limit = max(ratio * max(before), max(before) + far)
+    if len(before) >= _STEADY_BEFORE and min(before) > 0:
+        spread = max(before) - min(before)
+        limit = min(limit, max(before) + max(_OFF[0] * max(before), _OFF[1] * spread))
+        scattered = _scattered(after, max(before), spread)
+        if scattered is not None:
+            return scattered
     start = next((at for at, each in enumerate(after) if each[0] > limit), len(after))
     high = after[start:]
     if start > _AFTER or len(high) < _AFTER or min(high)[0] <= limit:
         return None
     return Complaint(Cause.RESUME_DIVERGED, high[0][1], high[0][2].strip())
+
+
+def _scattered(
+    after: Sequence[tuple[float, int, str]], usual: float, spread: float
+) -> Complaint | None:
+    """The losses lie on both sides of the usual one, many times as far apart as before."""
+    losses = [loss for loss, _, _ in after]
+    far = max(_OFF[0] * usual, _OFF[1] * spread)
+    sides = [loss > usual + far for loss in losses], [loss < usual - far for loss in losses]
+    if min(map(sum, sides)) < 2 or sum(map(sum, sides)) <= len(losses) // 2:
+        return None
+    return Complaint(Cause.RESUME_DIVERGED, after[0][1], after[0][2].strip())
 
 
 def never_falls(lines: Iterable[tuple[int, str]]) -> Complaint | None:

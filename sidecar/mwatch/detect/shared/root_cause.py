@@ -95,6 +95,8 @@ _EXPLAINED = (
     (frozenset({"k8s-evicted-disk"}), frozenset({"k8s-evicted"})),
     (frozenset({"k8s-preempted"}), frozenset({"k8s-quota-exceeded", "k8s-unschedulable"})),
     (frozenset({"container-refused-by-kernel"}), frozenset({"container-image-failed"})),
+    (frozenset({"elastic-death-signal"}), _PEER_GONE | {"gloo-peer-closed"}),
+    (frozenset({"workers-out-of-sync"}), frozenset({"checkpoint-truncated"})),
 )
 """What explains other faults that are printed beside it, and those."""
 _GRACE_LINES, _LATE_LINES = 200, 40
@@ -114,6 +116,14 @@ _DECODING = re.compile(
 TIMEOUTS = frozenset({"collective-timeout", "gloo-timeout", "hccl-timeout"})
 _SEGFAULTS = frozenset({"process-segfault", "process-segfault-nccl"})
 """What a watchdog may cause when it ends a process that waited in vain."""
+
+
+def _unexplained(faults: list[FaultSeen]) -> list[FaultSeen]:
+    """Without those that another one of them explains."""
+    for reasons, effects in _EXPLAINED:
+        if any(seen.fault.id in reasons for seen in faults):
+            faults = [seen for seen in faults if seen.fault.id not in effects]
+    return faults
 
 
 class RootCause(NamedTuple):
@@ -394,11 +404,7 @@ class _Seen:
         return roots
 
     def _named_roots(self) -> list[FaultSeen]:
-        roots = [seen for seen in self._roots() if seen.fault.id not in _VAGUE]
-        for reasons, effects in _EXPLAINED:
-            if any(seen.fault.id in reasons for seen in roots):
-                roots = [seen for seen in roots if seen.fault.id not in effects]
-        return roots
+        return _unexplained([seen for seen in self._roots() if seen.fault.id not in _VAGUE])
 
     def _first_error(self) -> ErrorSeen | None:
         raised = self._tracebacks()
@@ -451,6 +457,7 @@ class _Seen:
             and (seen.entry.role is Role.CASCADE or seen.fault.id == _TIMED_OUT)
             and cause_of(seen.entry) in _BY_CASCADE
         ]  # fmt: skip
+        cascades = _unexplained(cascades)
         firm = [
             seen for seen in cascades
             if seen.entry

@@ -30,7 +30,7 @@ COMPLAINS = re.compile(
 )
 _MILD = re.compile(
     r"\b(?:INFO|DEBUG|NOTICE|TRACE)\b|(?<!NCCL )\bWARN(?:ING)?\b|\[W[ \d]|^W\d{3,4} |\[I[ \d]"
-    r"|^I\d{3,4} |NeMo W |\b(?:Future|Deprecation|User|Runtime|Syntax|Resource)Warning\b"
+    r"|^I\d{3,4} |NeMo [IWD] |\b(?:Future|Deprecation|User|Runtime|Syntax|Resource)Warning\b"
     r"|level=(?:info|debug|warn)|<(?:info|warn)>|\b[Ww]arn(?:ing)?: |\b[Rr]etry(?:ing)?\b"
     r"|\b[Ff]alling back\b|\b[Ss]kipp(?:ed|ing)\b|\bignor(?:ed|ing)\b|\b[Ee]rrors?\W{1,3}0\b"
     r"|\b(?:0|[Nn]o)(?: \w{1,20}){0,3} errors?\b|error_file|\bNormal\b|^wandb: |^\s*[$#] "
@@ -49,8 +49,11 @@ _FIRM = re.compile(
 """Ctrl-C, a row of a table of Kubernetes events, and what a monitor of GPUs publishes."""
 
 
-_POD_ROW = re.compile(r"^\s*[a-z0-9][\w.-]{2,80}\s+\d+/\d+\s+([A-Z][\w:-]{2,60})\s+\d+\b")
-"""A row of `kubectl get pods`: its status is of now, wherever it was pasted."""
+_LISTED = re.compile(
+    r"^\s*[a-z0-9][\w.-]{2,80}\s+(?:\d+/\d+\s+[A-Z][\w:-]{2,60}\s+\d+\b"
+    r"|(?:Not)?Ready\S*\s+[\w<>,/-]{1,80}\s+\d+[smhdy])"
+)
+"""A row of `kubectl get` of pods or nodes: its status is of now, wherever it was pasted."""
 _FRAME = re.compile(r"\bFile \"[^\"]{1,300}\", line \d+")
 _STARTED = re.compile(r"\bStarted container\b|\bCreated container\b")
 """The pod came up after all."""
@@ -170,6 +173,7 @@ _FAMILIES = (
         r"|is down|failure|shut ?down)\b",
         r"Node(?:Lost|NotReady|Failure|Shutdown)", r"NODE_FAIL",
         r"\bpods?\b.{0,60}\b(?:evicted|deleted|lost|disappeared)\b", r"\bevict(?:ed|ing|ion)\b",
+        r"^\s*[a-z0-9][\w.-]{2,80}\s+NotReady\b",
         r"\b(?:agent|host|instance|machine)\b.{0,50}\b(?:lost|died|dead|disconnected|gone"
         r"|disappeared|terminated)\b",
         r"\b(?:lost|missed)\b.{0,30}\b(?:heartbeat|agent|host|worker|peer|node)s?\b",
@@ -230,6 +234,11 @@ _FAMILIES = (
         r"admission webhook.{0,80}denied",
         r"(?:validation|configuration|config|argument|parse|parsing) error",
         r"NOT_SUPPORTED|INVALID_VALUE|ARCH_MISMATCH|INVALID_ARGUMENT",
+    ),
+    _family(
+        2,
+        Cause.UNSCHEDULABLE,
+        r"^\s*[a-z0-9][\w.-]{2,80}\s+0/\d+\s+Pending\s+0\s",
     ),
     _family(
         2,
@@ -368,8 +377,8 @@ def cause_of_exception(text: str) -> Cause | None:
     return next((cause for pattern, cause in _OF_EXCEPTIONS if pattern.search(text)), None)
 
 
-def is_pod_row(text: str) -> bool:
-    return _POD_ROW.match(text) is not None
+def is_listed(text: str) -> bool:
+    return _LISTED.match(text) is not None
 
 
 @cache

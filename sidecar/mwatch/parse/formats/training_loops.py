@@ -69,7 +69,9 @@ _END = re.compile(
     r"|[A-Z]\w{1,20}Job [\w./-]{1,200} (?:is |has )?successfully completed"
     r"|# Avg bus bandwidth {1,8}: [\d.]|launch\.py:\d+:\w+\] Process \d+ exits successfully"
 )
-_OF_TOTAL = re.compile(r"\"iteration\": \"\d{1,12}/")
+_OF_TOTAL = re.compile(
+    r"['\"](?:iteration|global_step/max_steps)['\"]: ['\"]\d{1,12}/(\d{1,12})['\"]"
+)
 _JSON_STEP_KEYS = ("step", "globalstep", "globalstep/maxsteps", "numupdates", "currentsteps")
 _STEP_KEYS = (*_JSON_STEP_KEYS, "iteration")
 _MAX_LOSSES = 8
@@ -132,11 +134,13 @@ def _read_dict(line: Line, context: Context) -> Iterable[Event]:
     _see_bar(line, context)
     loop = context.loop
     is_json = line.body[begin + 1 : begin + 2] == '"'  # other programs print it too
-    has_plain_iteration = is_json and _OF_TOTAL.search(line.body) is None
+    of_total = _OF_TOTAL.search(line.body)
+    has_plain_iteration = is_json and of_total is None
     printed = values.whole(*(_JSON_STEP_KEYS if has_plain_iteration else _STEP_KEYS))
     if printed is None and (is_json or not loop.is_writer(line.lane)):
         return
-    yield from _step(line, context, values, loop.next() if printed is None else printed)
+    total = int(of_total[1]) if of_total else None
+    yield from _step(line, context, values, loop.next() if printed is None else printed, total)
 
 
 def _see_bar(line: Line, context: Context) -> None:

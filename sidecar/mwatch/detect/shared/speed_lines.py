@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the last lines of a recorded log show of a run's speed, in whatever form a program prints
+it: steps that became slow or wait for data, and a network that NCCL could not use.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from math import inf
+from operator import lt
+
+from mwatch.detect.shared.words import MAX_LINE, Complaint
+from mwatch.model.finding import Cause
+
+BAR = re.compile(
+    r"\b(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<[^,\]\n]{1,20},\s{1,4}"
+    r"(\d{1,9}(?:\.\d{1,6})?)(s/it|it/s)"
+)
+_VALUE = r"(?P<value>\d{1,9}(?:,\d{3}){0,3}(?:\.\d{1,6})?(?:e[+-]?\d{1,2})?)"
+_COUNTS = r"(?:it(?:er(?:ation)?)?|step|batch|example|sample|token|image|sequence|word)(?:e?s)?"
+_RATES = (
+    re.compile(
+        rf"\b(?P<name>tps|tgs|wps|{_COUNTS}(?:/|_per_|[ _]per[ _])s(?:ec(?:ond)?)?\w{{0,16}}"
+        rf"|throughput\w{{0,24}})[\"']?\s{{0,8}}[:=|]\s{{0,8}}{_VALUE}\b",
+        re.I,
+    ),
+    re.compile(rf"\b{_VALUE} (?P<name>{_COUNTS}/s(?:ec(?:ond)?)?)\b", re.I),
+)
+"""How many in a second."""
+_TIMES = (
+    re.compile(
+        r"\b(?P<name>(?:(?:step|iter(?:ation)?|batch)[ _]time"
+        r"|time per (?:iter(?:ation)?|step|batch)) ?(?:\(m?s(?:ec)?\))?)"
+        rf"[\"']?\s{{0,8}}[:=]\s{{0,8}}{_VALUE}\b",
+        re.I,
+    ),
+    re.compile(
+        rf"\b{_VALUE} (?P<name>m?s(?:ec(?:ond)?s?)?/(?:it(?:er)?|step|batch|sample))\b", re.I
+    ),
+)
+_FEW = 3  # lines, counts of a bar or rates; of the last two each
+_MUCH_SLOWER = 2.5  # times as slow as each of as many before
+_GROWING = 5  # lines of which each is slower
+_LEVEL = 5  # lines in a row that take nearly as long, before and after
+_EVEN = 1.15  # times the shortest of them that the longest may take
+_HIGHER_LEVEL = 1.5  # times as slow as the slowest of those before
+_BATCH = re.compile(r"\bglobal[ _]batch[ _]size\W{1,4}(\d{1,9})\b", re.I)
+_NUMBER = r"[\"']?(?: ?\(\w{1,2}\))?\s{0,4}[:=]\s{0,4}(\d{1,9}(?:\.\d{1,6})?)(?![\d/x])"
+_DATA_TIME = re.compile(rf"\bdata(?:[ _]?(?:load(?:ing)?|wait))?(?:[ _]?time)?{_NUMBER}", re.I)
+_STEP_TIME = re.compile(
+    rf"\b(?:batch|step|iter(?:ation)?)?[ _]?(?:time|batch \(t\)){_NUMBER}", re.I
+)
+_EPOCH = re.compile(r"\bepoch(?:\(train\))?\W{0,4}\d{1,6}", re.I)
+_WAITS = 0.5  # share of the time that steps wait for data
+_NONE_THERE = re.compile(
+    r"Only EFA provider is supported|[Nn]o (?:EFA|eligible) (?:device|provider)"
+)
+_NO_FAST_NETWORK = re.compile(
+    r"NCCL WARN NET/\w+ .{0,80}\b(?:failed|unexpected|error|unable|cannot)"
+    r"|NET/Plugin.{0,300}(?:not found \(required by|undefined symbol|cannot open shared object)",
+    re.I,
+)
+_OF_NCCL = re.compile(r"([\w.-]{1,64}):\d+:\d+ \[\d+\] NCCL INFO (?:.{0,80} nranks (\d{1,6}))?")
+_GPUS_OF_A_MACHINE = 8
+_SOCKETS = re.compile(r"Using network Socket|Initialized NET plugin Socket")
+
+
+def slowed(lines: Iterable[tuple[int, str]], *, has_bars: bool = True) -> Complaint | None:
+    """The last counts of a progress bar, or the last rates or times of one name, are several times
+    as slow as those before, or each is slower than the one before, or all have come to a higher
+    level. `has_bars`: false where a bar may be that of a download."""
+    bars: dict[str, dict[int, tuple[float, int, str]]] = {}
+    times: dict[str, list[tuple[float, int, str]]] = {}
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        for found in BAR.finditer(text) if has_bars else ():
+            rate = float(found[3])
+            if rate:
+                seconds = rate if found[4] == "s/it" else 1 / rate
+                bars.setdefault(found[2], {})[int(found[1])] = seconds, number, line.strip()
+        for name, seconds in _printed_times(text):
+            times.setdefault(name, []).append((seconds, number, line.strip()))
+    of_bars = (_slowdown([*steps.values()], least=1.0) for steps in bars.values())
+    return next(filter(None, (*of_bars, *map(_slowdown, times.values()))), None)
+
+
+def _printed_times(text: str) -> Iterator[tuple[str, float]]:
+    """What a line says of its speed: the name, with the size of the batch, and a time in whatever
+    unit."""
+    batch = _BATCH.search(text)
+    size = batch[1] if batch else ""
+    for form in (*_RATES, *_TIMES):
+        for found in form.finditer(text):
+            value = float(found["value"].replace(",", ""))
+            if 0.0 < value < inf:
+                yield found["name"].lower() + size, 1 / value if form in _RATES else value
+
+
+def _slowdown(times: Sequence[tuple[float, int, str]], least: float = 0.0) -> Complaint | None:
+    """`times`: seconds, line and text. `least`: shorter ones are never slow."""
+    if _grows([seconds for seconds, _, _ in times]) and times[-1][0] >= least:
+        return Complaint(Cause.SLOW, *times[-1][1:])
+    if len(times) < 2 * _FEW:
+        return None
+    if (begin := _level_begins([seconds for seconds, _, _ in times])) and times[-1][0] >= least:
+        return Complaint(Cause.SLOW, *times[begin][1:])
+    slow = min(seconds for seconds, _, _ in times[-_FEW:])
+    is_fast = [_MUCH_SLOWER * seconds < slow for seconds, _, _ in times]
+    begin = next((at for at in range(len(times) - 1, -1, -1) if is_fast[at]), -1) + 1
+    fast = sum(is_fast[:begin])
+    if fast < max(_FEW, begin // 2) or slow < least:
+        return None
+    return Complaint(Cause.SLOW, times[begin][1], times[begin][2])
+
+
+def _grows(seconds: Sequence[float]) -> bool:
+    """Each of the last is longer than the one before, and the last one much longer."""
+    last = seconds[-_GROWING:]
+    rises = len(last) == _GROWING and all(map(lt, last, last[1:]))
+    return rises and last[-1] > _MUCH_SLOWER * last[0]
+
+
+def _level_begins(seconds: Sequence[float]) -> int:
+    """Where nearly equal times went over to much longer ones that are nearly equal; 0: nowhere."""
+    least = min(seconds[-_LEVEL:])
+    low = (at for at in range(len(seconds) - 1, -1, -1) if seconds[at] * _HIGHER_LEVEL < least)
+    begin = next(low, -1) + 1
+    parts = seconds[max(0, begin - _LEVEL) : begin], seconds[begin:]
+    is_even = all(len(part) >= _LEVEL and max(part) < _EVEN * min(part) for part in parts)
+    return begin if is_even and max(parts[0]) * _HIGHER_LEVEL < least else 0
+
+
+def waits_for_data(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The lines print how long each step waits for its data, and it is most of the time. The first
+    one of an epoch starts the workers."""
+    later: list[tuple[float, float, int, str]] = []
+    epoch = ""
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        data, step = _DATA_TIME.search(text), _STEP_TIME.search(text)
+        if data and step and float(data[1]) <= _EVEN * float(step[1]):
+            named = _EPOCH.search(text)
+            before, epoch = epoch, named[0] if named else "-"
+            if epoch == before:
+                later.append((float(data[1]), float(step[1]), number, line.strip()))
+    if sum(data > _WAITS * step for data, step, _, _ in later) < _FEW - 1:
+        return None
+    if sum(data for data, *_ in later) <= _WAITS * sum(step for _, step, *_ in later):
+        return None
+    return Complaint(Cause.SLOW, *max(later)[2:])
+
+
+def slow_network(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """NCCL gave up its network and goes on over plain sockets, between machines."""
+    is_without, found, hosts, ranks = False, None, set(), 0
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        if place := _OF_NCCL.search(text):
+            hosts.add(place[1])
+            ranks = max(ranks, int(place[2] or 0))
+        if _NONE_THERE.search(text):
+            return None  # the machine has no fast network that could be used
+        is_without = is_without or _NO_FAST_NETWORK.search(text) is not None
+        if is_without and found is None and _SOCKETS.search(text):
+            found = Complaint(Cause.SLOW, number, line.strip())
+    is_one_machine = len(hosts) == 1 and 0 < ranks <= _GPUS_OF_A_MACHINE
+    return None if is_one_machine else found
