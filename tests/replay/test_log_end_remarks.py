@@ -243,3 +243,68 @@ def test_a_pending_pod_and_a_node_that_is_not_ready_are_of_now(tmp_path: Path) -
     assert read(tmp_path, node, *steps).decision.cause is Cause.LOST_POD
     pending = "gloo-b-worker-0     0/1     Pending   0          6m58s"
     assert read(tmp_path, pending).decision.cause is Cause.UNSCHEDULABLE
+
+
+def test_warnings_of_one_kind_count_where_they_come_again_without_progress(tmp_path: Path) -> None:
+    warning = (
+        "2020-10-10 23:4{}:58 | WARNING | quux | ran out of memory with exception: CUDA out of "
+        "memory. Tried to allocate 1.31 GiB"
+    )
+    for count, cause in ((2, Cause.UNKNOWN), (6, Cause.OOM)):
+        assert read(tmp_path, *map(warning.format, range(count))).decision.cause is cause
+
+
+def test_ctrl_c_that_an_agent_reports_is_by_hand(tmp_path: Path) -> None:
+    signal = "[WARNING] Received {} death signal, shutting down workers"
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
+    for name, cause in (
+        ("Signals.SIGINT", Cause.DELETED_BY_USER),
+        ("2", Cause.DELETED_BY_USER),
+        ("Signals.SIGTERM", Cause.KILLED),
+        ("15", Cause.KILLED),
+    ):
+        assert read(tmp_path, *steps, signal.format(name)).decision.cause is cause
+
+
+def test_a_check_that_fails_in_a_worker_which_read_well_before_is_about_the_data(
+    tmp_path: Path,
+) -> None:
+    raised = [
+        "AssertionError: Caught AssertionError in DataLoader worker process 11.",
+        "Original Traceback (most recent call last):",
+        '  File "/w/quux.py", line 712, in read',
+        "    len(result) == count",
+        "AssertionError",
+    ]
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
+    assert read(tmp_path, *raised).decision.cause is Cause.USER_ERROR
+    assert read(tmp_path, *steps, *raised).decision.cause is Cause.DATA
+
+
+def test_a_manager_that_ended_at_once_needs_a_main_guard(tmp_path: Path) -> None:
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "/opt/m/filesystem_async.py", line 34, in {}',
+        "    queue = ctx.Manager().Queue()",
+        '  File "/usr/lib/python3.10/multiprocessing/connection.py", line 383, in _recv',
+        "    raise EOFError",
+        "EOFError",
+    ]
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
+    for place, cause in (
+        ("_get_write_results_queue", Cause.USER_ERROR),
+        ("receive", Cause.CRASH),
+    ):
+        lines = [each.format(place) for each in raised]
+        assert read(tmp_path, *steps, *lines).decision.cause is cause
+
+
+def test_losses_that_jump_behind_a_new_start_are_of_random_weights(tmp_path: Path) -> None:
+    def lines(start: str) -> list[str]:
+        before = [f"{{'loss': 3.4{n}, 'epoch': 0.61}}" for n in range(6)]
+        after = [f"{{'loss': {9 - n}.4, 'epoch': 0.01}}" for n in range(3)]
+        return ["Saving model checkpoint to /out/checkpoint-12000", *before, start, *after]
+
+    anew = read(tmp_path, *lines("Training new model from scratch - Total size=118.37M params"))
+    assert anew.decision.cause is Cause.STARTED_FROM_RANDOM
+    assert read(tmp_path, *lines("quux")).decision.cause is Cause.LOSS_SPIKE

@@ -30,12 +30,14 @@ from mwatch.detect.shared.last_lines import (
     ends_well,
     host_memory_full,
     is_completed,
+    keeps_failing,
     members_missing,
     prepares_data,
     ranks_given_twice,
     started_anew,
     stood_still,
     stopped_short,
+    trials_pending,
 )
 from mwatch.detect.shared.loss_lines import (
     bad_numbers,
@@ -86,7 +88,7 @@ _AS_VAGUE = (Cause.CRASH, Cause.KILLED)
 
 _LOOKS = (
     bad_numbers, stood_still, members_missing, started_anew, worse_since_resume, jumped, spiked,
-    nothing_learnt, never_falls, empty_shards, waits_for_data,
+    nothing_learnt, never_falls, empty_shards, waits_for_data, keeps_failing, trials_pending,
 )  # fmt: skip
 """What the last lines may show where nothing complains."""
 _CLEAR = (jumped, empty_shards)
@@ -154,8 +156,8 @@ class LogEnd:
         last = [last_lines(tail, line_counts.get(file, 0)) for file, tail in tails.items()]
         if assessment.decision.finding is None and last and all(map(ends_well, last)):
             return None if engine.job.attempt.is_finished else self.by_words(tails, line_counts)
-        if (worse := _worse_since_resume(lead, tails, line_counts)) is not None:
-            return worse
+        if better := _explained(lead, tails, line_counts, _after_new_start, _worse_since_resume):
+            return better
         if better := _explained(lead, tails, line_counts, _of_full_memory, _taken_away):
             return better
         if lead is not None and lead.cause in _ENDED_BY_HAND:
@@ -203,6 +205,8 @@ class LogEnd:
                 if not (is_known and _CTRL_C in text)
             )
             is_clear = False
+            if complaint is not None and complaint.cause is Cause.CHECKPOINT:
+                complaint = started_anew(lines) or complaint
             if lead is None and complaint is None:
                 looks = ((look in _CLEAR, look(lines)) for look in _LOOKS)
                 is_clear, complaint = next(filter(itemgetter(1), looks), (False, None))
@@ -296,13 +300,20 @@ def _after_bad_numbers(
     return _shown_before(lead, tails, line_counts, partial(bad_numbers, least=1))
 
 
+def _after_new_start(
+    lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+) -> Finding | None:
+    """The losses jumped because the run began anew instead of resuming; None: not so."""
+    if lead.cause is not Cause.LOSS_SPIKE:
+        return None
+    return _shown_before(lead, tails, line_counts, started_anew)
+
+
 def _worse_since_resume(
-    lead: Finding | None, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+    lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
 ) -> Finding | None:
     """Losses jumped when the run was resumed, or were higher ever since an earlier end; None: not
     so, or `lead` came later."""
-    if lead is None:
-        return None
     last = max((each.line or 0 for each in lead.evidence), default=0)
     for file, tail in tails.items():
         worse = worse_since_resume(last_lines(tail, line_counts.get(file, 0)))

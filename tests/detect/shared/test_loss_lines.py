@@ -197,3 +197,18 @@ def test_losses_that_stay_where_they_are_learn_nothing(lines: list[str]) -> None
 )
 def test_losses_that_move_are_not_stuck(lines: list[str]) -> None:
     assert never_falls(enumerate(lines, 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "line"),
+    [
+        ([4.1, 4.1, 6.4, 5.2, 4.4, 4.1, 4.1, 4.0, 5.8, 4.6, 4.1, 4.0], 3),
+        ([4.1, 4.1, 6.4, 5.2, 4.4, 4.1, 4.1, 4.0, 4.0, 4.0, 4.1, 4.0], None),
+        ([4.1, 2.9, 6.4, 5.2, 3.4, 4.1, 2.1, 4.0, 5.8, 4.6, 4.1, 4.0], None),
+    ],
+    ids=["two", "one", "noisy"],
+)
+def test_several_short_spikes_are_a_spike(losses: list[float], line: int | None) -> None:
+    lines = (f"iteration {n} | lm loss: {loss}" for n, loss in enumerate(losses, 1))
+    found = spiked(enumerate(lines, 1))
+    assert (found and found.line) == line

@@ -14,12 +14,13 @@ from collections.abc import Iterable, Sequence
 
 from mwatch.detect.shared.loss_lines import has_loss
 from mwatch.detect.shared.speed_lines import BAR
-from mwatch.detect.shared.words import COMPLAINS, MAX_LINE, Complaint
+from mwatch.detect.shared.words import COMPLAINS, MAX_LINE, Complaint, family_of
 from mwatch.model.finding import Cause
 
 _HAD_ONE = re.compile(
     r"\b(?:discovered|found) (?:an? |the )?(?:latest|last|newest|existing) (?:checkpoint|model)\b"
-    r"|\bexception while trying to load\b|\bsav(?:ed|ing) (?:an? |the )?checkpoint\b.{0,200}\d"
+    r"|\bexception while trying to load\b"
+    r"|\bsav(?:ed|ing) (?:an? |the |model )?checkpoint\b.{0,200}\d"
     r"|\bremoving unfinished checkpoint\b"
     r"|\b(?:attempt|retry|restart) (?:#|number |no\.? )?[2-9]\d?\b|\brestart [1-9]\d? of \d"
     r"|\bre(?:start|launch|creat)(?:ing|ed)?+ (?:the |\d{1,5} )?worker(?: group|s)\b"
@@ -28,7 +29,8 @@ _HAD_ONE = re.compile(
     re.I,
 )
 _FROM_SCRATCH = re.compile(
-    r"\b(?:train|start|initiali[sz]|begin)\w*(?: training)? from (?:scratch|step 0|iteration 0"
+    r"\b(?:train|start|initiali[sz]|begin)\w*(?: training| new model)? from (?:scratch|step 0"
+    r"|iteration 0"
     r"|random)\b|\bno (?:existing |previous )?(?:autoresume )?checkpoints? (?:was |were )?found\b"
     r"|\blast_checkpoint = None\b",
     re.I,
@@ -46,9 +48,6 @@ _HOST_MEMORY = re.compile(
     r"[^%\n]{0,80}?(\d{1,3}(?:\.\d{1,4})?) ?%",
     re.I,
 )
-_OFFLOADED = re.compile(
-    r"\bCPU Offload: True|Creating .{0,40}\boffload|cpu_offload\W{1,4}true", re.I
-)
 _FILLS_HOST = re.compile(r"\bBefore initializing optimizer states\b")
 _FILLED_HOST = re.compile(r"\bAfter initializing optimizer states\b")
 _FULL_PERCENT = 75.0  # a report is of before the part that did not fit
@@ -64,6 +63,7 @@ _LISTED_LINES = 12
 _NO_MODEL = re.compile(
     r"(?:could not find the metadata file|Unable to find latest file at) "
     r"(?:\S{0,300}/)?(?:\w{0,30}models?|pretrain\w{0,20}|hub|huggingface|[\w.-]{1,60}-(?:hf|optimizer-states))/"
+    r"|Unable to find latest file at [\w-]{1,60}/[\w.-]{1,80}/latest\b"
     r"|No checkpoint file exists at `resume_from_checkpoint`",
     re.I,
 )
@@ -94,6 +94,9 @@ _DONE = re.compile(
     r"|\bdid not improve in the last \d{1,9} records\b|\bearly stopping (?:triggered|at epoch)\b",
     re.I,
 )
+_LOOP_LINES, _TRIED = 24, 4
+_OF_PEERS = (Cause.FABRIC, Cause.LOST_POD)
+_TIME = re.compile(r"\d[\d:.,T/-]{4,}\d")
 _ANNOUNCED = re.compile(
     r"\btotal (?:number of )?(?:train(?:ing)? |optimi[sz]ation )?(?:steps|iterations)"
     r"\W{1,4}(\d{1,12})\b",
@@ -116,6 +119,7 @@ _SUCCEEDED = re.compile(
 _ASKS_EXIT = re.compile(r"[$#>] echo \$\?\s*$")
 _NEARLY = 0.95
 _TRIALS_RUN = re.compile(r"^Number of trials: [^\n]{0,60}\b[1-9]\d{0,5} RUNNING\b|^Result for \w")
+_TRIALS_PENDING = re.compile(r"^Number of trials: [^\n]{0,60}\([1-9]\d{0,5} PENDING\)")
 _COUNTED = (
     re.compile(
         r"(?:epoch|step|iter(?:ation)?|round|batch|episode|update)s?\W{0,4}(\d{1,12})\b", re.I
@@ -175,6 +179,21 @@ def members_missing(lines: Iterable[tuple[int, str]]) -> Complaint | None:
                 break
             last = None
     return last
+
+
+def keeps_failing(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The last lines are the same complaint again and again, but for its time: somebody tries to
+    reach what is gone. As a warning, one of them would mean nothing."""
+    last = [(number, line[:MAX_LINE].strip()) for number, line in lines if line.strip()]
+    tried: dict[str, list[tuple[int, str]]] = {}
+    for number, text in last[-_LOOP_LINES:]:
+        tried.setdefault(_TIME.sub("", text), []).append((number, text))
+    for found in tried.values():
+        complaint = family_of(found[0][1]) if len(found) >= _TRIED else None
+        is_last = last[-1][0] - found[-1][0] < _LOOP_LINES // _TRIED
+        if complaint in _OF_PEERS and is_last:
+            return Complaint(complaint, *found[0])
+    return None
 
 
 def empty_shards(lines: Iterable[tuple[int, str]]) -> Complaint | None:
@@ -246,6 +265,18 @@ def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     return None
 
 
+def trials_pending(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """Ray Tune reports again and again that no trial runs, as none fits."""
+    pending: list[tuple[int, str]] = []
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        if _TRIALS_RUN.search(text):
+            pending.clear()
+        elif _TRIALS_PENDING.search(text):
+            pending.append((number, line.strip()))
+    return Complaint(Cause.UNSCHEDULABLE, *pending[-1]) if len(pending) > 1 else None
+
+
 def ranks_given_twice(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """Processes of different nodes were given the same rank, so that others wait for the rest."""
     nodes: dict[str, str] = {}
@@ -261,11 +292,10 @@ def host_memory_full(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """The last report of the host's memory, such as DeepSpeed's, shows it nearly full, or the
     states of the optimizer were to be put there."""
     last: Complaint | None = None
-    is_offloaded, is_filling = False, False
+    is_filling = False
     for number, line in lines:
         text = line[:MAX_LINE]
-        is_offloaded = is_offloaded or _OFFLOADED.search(text) is not None
-        is_filling = is_filling or (is_offloaded and _FILLS_HOST.search(text) is not None)
+        is_filling = is_filling or _FILLS_HOST.search(text) is not None
         if used := _HOST_MEMORY.search(text):
             is_full = is_filling or float(used[1]) >= _FULL_PERCENT
             last = Complaint(Cause.OOM, number, line.strip()) if is_full else None

@@ -32,6 +32,8 @@ _BEFORE = 5  # at least
 _AFTER = 3  # losses after it, each
 _JUMPS = ((3.0, 0.5), (1.5, 2.0))  # so many times the usual one, and so much more
 _SPIKE, _CLEAR_SPIKE = (1.5, 1.0), (2.0, 2.0)  # the second where little is known from before
+_SHORT_SPIKE = (1.35, 1.0)  # where there are several, each of a line or two
+_NEAR = 1.35  # times the least of the other losses that their largest may be
 _RISING = 3  # lines in which it gets there, and two of them are high
 _STEADY = 1.2  # times the least one that the largest of the losses before may be
 _PLATEAU = 1.5
@@ -127,6 +129,8 @@ def spiked(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 def _spike(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     losses = [loss for loss, _, _ in printed]
+    if (first := _first_of_several(losses)) is not None:
+        return Complaint(Cause.LOSS_SPIKE, printed[first][1], printed[first][2].strip())
     for at in range(_FEW - 1, len(losses) - 1):
         before, after = losses[max(0, at - _USUAL) : at], losses[at : at + _RISING + 1]
         if not (0.0 < max(before) < _STEADY * min(before) and all(map(isfinite, after))):
@@ -136,6 +140,19 @@ def _spike(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
         if high > usual * ratio and high > usual + far:
             return Complaint(Cause.LOSS_SPIKE, printed[at][1], printed[at][2].strip())
     return None
+
+
+def _first_of_several(losses: Sequence[float]) -> int | None:
+    """Where the first of several short spikes is, above losses that are steady otherwise."""
+    if len(losses) < _USUAL or not all(map(isfinite, losses)) or min(losses) <= 0:
+        return None
+    usual = median(losses)
+    ratio, far = _SHORT_SPIKE
+    high = [loss > ratio * usual and loss > usual + far for loss in losses]
+    calm = [loss for loss, is_high in zip(losses, high, strict=True) if not is_high]
+    begins = [at for at in range(1, len(high)) if high[at] and not high[at - 1]]
+    is_steady = max(calm) < _NEAR * min(calm) and len(calm) > len(losses) // 2
+    return begins[0] if len(begins) > 1 and is_steady else None
 
 
 def _by_name(lines: Iterable[tuple[int, str]]) -> dict[str, list[tuple[float, int, str]]]:

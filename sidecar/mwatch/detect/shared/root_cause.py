@@ -11,10 +11,12 @@ What training survived is ignored. A traceback without its last line counts if n
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping
 from typing import NamedTuple
 
 from mwatch.detect.shared import causes, words
+from mwatch.detect.shared.cascades import unexplained
 from mwatch.detect.shared.causes import REPORTS, cause_of, explains
 from mwatch.detect.shared.stall import Mismatch, out_of_step
 from mwatch.model.event import Error, Fault
@@ -75,40 +77,27 @@ _BY_OTHERS = ("k8s-", "ray-", "slurm-", "cloud-")
 """Faults that a scheduler reports: its warnings are about what has happened."""
 _NOTICES = frozenset(
     {
-        "batch-limit", "container-memory-limit", "k8s-evicted", "k8s-evicted-disk",
-        "k8s-node-not-ready", "k8s-node-shutdown", "k8s-preempted", "slurm-cancelled",
-        "slurm-node-failed", "slurm-out-of-memory", "slurm-preempted", "slurm-time-limit",
+        "batch-limit", "container-memory-limit", "k8s-disk-limit", "k8s-evicted",
+        "k8s-evicted-disk", "k8s-node-not-ready", "k8s-node-shutdown", "k8s-preempted",
+        "slurm-cancelled", "slurm-node-failed", "slurm-out-of-memory", "slurm-preempted",
+        "slurm-time-limit",
     }
 )  # fmt: skip
 """Reported by a scheduler: steps of a grace period, or a log pasted below, may come after it."""
-_RECLAIMED = frozenset(
-    {"cloud-machine-reclaimed", "k8s-node-drained", "k8s-node-shutdown", "k8s-preempted",
-     "slurm-preempted"}
-)  # fmt: skip
-_NODE_GONE = frozenset({"k8s-node-not-ready", "ray-node-died", "slurm-node-failed"})
-"""What is seen of a machine that was taken away, and what its peers see."""
-_PEER_GONE = frozenset({"rendezvous-timeout", "rendezvous-connection", "rendezvous-closed"})
 _ASSERTION = "process-assertion"
-_EXPLAINED = (
-    (_RECLAIMED, _NODE_GONE),
-    (_RECLAIMED | _NODE_GONE, _PEER_GONE),
-    (frozenset({"k8s-evicted-disk"}), frozenset({"k8s-evicted"})),
-    (frozenset({"k8s-preempted"}), frozenset({"k8s-quota-exceeded", "k8s-unschedulable"})),
-    (frozenset({"container-refused-by-kernel"}), frozenset({"container-image-failed"})),
-    (frozenset({"elastic-death-signal"}), _PEER_GONE | {"gloo-peer-closed"}),
-    (frozenset({"workers-out-of-sync"}), frozenset({"checkpoint-truncated"})),
-)
-"""What explains other faults that are printed beside it, and those."""
 _GRACE_LINES, _LATE_LINES = 200, 40
+_AGAIN = 5  # warnings of one kind
 _DATA_CODE = re.compile(
     r"indexed_dataset|gpt_dataset|manifest\.py|blended_|/streaming/base/|webdataset|/datasets?/|[Dd]ataset\.py"
     r"|data_?loader\.py|sample_idx|shuffle_idx|doc_idx"
 )
 """Code that raises programming errors about the files it reads."""
+_SPAWNS = re.compile(r"\bin (?:_get_write_results_queue|Manager|_?start_(?:server|manager))$")
+"""Starts a process, which imports the user's script: without a main guard it ends at once."""
 _INTERRUPT = "keyboard-interrupt"
 _CRASH_LOOP = "k8s-crash-loop"
 _STUCK = ("build", "meet")  # what people interrupt because it does not end
-_LOADER_WORKER = "dataloader-worker-error"
+_LOADER_WORKER, _IN_WORKER = "dataloader-worker-error", "in DataLoader worker process"
 _DECODING = re.compile(
     r"DecodeError|EOFError|BadZipFile|BadGzipFile|UnpicklingError|zlib\.error|LZMAError|ArrowInvalid"
     r"|ReadError|UnidentifiedImageError"
@@ -116,14 +105,6 @@ _DECODING = re.compile(
 TIMEOUTS = frozenset({"collective-timeout", "gloo-timeout", "hccl-timeout"})
 _SEGFAULTS = frozenset({"process-segfault", "process-segfault-nccl"})
 """What a watchdog may cause when it ends a process that waited in vain."""
-
-
-def _unexplained(faults: list[FaultSeen]) -> list[FaultSeen]:
-    """Without those that another one of them explains."""
-    for reasons, effects in _EXPLAINED:
-        if any(seen.fault.id in reasons for seen in faults):
-            faults = [seen for seen in faults if seen.fault.id not in effects]
-    return faults
 
 
 class RootCause(NamedTuple):
@@ -167,9 +148,12 @@ def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | 
     return _Seen(job, has_late_lines=True).first_cause() or seen.cause_by_exit()
 
 
-def _is_grave(seen: FaultSeen, after: Mapping[str, int]) -> bool:
-    """A cascade shows that something failed, whatever its level."""
+def _is_grave(seen: FaultSeen, after: Mapping[str, int], again: Container[str]) -> bool:
+    """A cascade shows that something failed, whatever its level, and so does what comes `again` and
+    again without progress."""
+    is_again = seen.fault.id in again
     has_level = seen.fault.role != Role.CASCADE and not seen.fault.id.startswith(_BY_OTHERS)
+    has_level = has_level and not is_again
     text = _OF_NCCL.sub("", _UNCAUGHT.sub("", seen.fault.text[:_SHOWN]))
     is_mild = has_level and _WARNS.search(text) is not None and _ENDS.search(text) is None
     return _is_behind(seen.fault, after) and not is_mild
@@ -217,7 +201,9 @@ class _Seen:
         self._faults = [seen for seen in attempt.faults if self._counts(seen.at, seen.fault)]
         if after is not None:
             faults, errors = self._faults, self._errors
-            self._faults = [seen for seen in faults if _is_grave(seen, after)]
+            behind = Counter(seen.fault.id for seen in faults if _is_behind(seen.fault, after))
+            again = {id for id, count in behind.items() if count >= _AGAIN}
+            self._faults = [seen for seen in faults if _is_grave(seen, after, again)]
             self._errors = [seen for seen in errors if _is_behind(seen.error, after)]
         if has_late_lines:
             every = (*attempt.errors, *attempt.exceptions)
@@ -368,7 +354,11 @@ class _Seen:
         has_worked = self._has_saved if seen.error.during == "save" else self._has_trained
         cause = causes.cause_of_error(name, message, seen.error.during, has_worked=has_worked)
         may_be_files = causes.is_about_files(name) and not causes.names_a_setting(message)
-        if cause is Cause.USER_ERROR and may_be_files:
+        if str(name) == "EOFError" and _SPAWNS.search(str(seen.error.where)):
+            cause = Cause.USER_ERROR
+        elif cause is Cause.USER_ERROR and self._is_bad_sample(name):
+            cause = Cause.DATA
+        elif cause is Cause.USER_ERROR and may_be_files:
             if _DATA_CODE.search(f"{seen.error.where} {message}") or self._is_bad_record(name):
                 cause = Cause.DATA
             elif self._is_of_a_load(seen):
@@ -378,7 +368,13 @@ class _Seen:
     def _is_bad_record(self, name: str | None) -> bool:
         """A worker of a data loader could not decode what it read, or not use it as that before."""
         is_in_worker = any(seen.fault.id == _LOADER_WORKER for seen in self._faults)
-        return is_in_worker and (self._has_trained or _DECODING.search(str(name)) is not None)
+        is_relayed = any(_IN_WORKER in each.error.message for each in self._errors)
+        has_read = self._has_trained or _DECODING.search(str(name)) is not None
+        return has_read and (is_in_worker or is_relayed)
+
+    def _is_bad_sample(self, name: str | None) -> bool:
+        """A check of the code of the data failed in a worker that had read well before."""
+        return self._has_trained and name == "AssertionError" and self._is_bad_record(name)
 
     def _is_of_a_load(self, seen: ErrorSeen) -> bool:
         """Something that the checkpoint lacks, passed on by the code that reads it."""
@@ -404,7 +400,7 @@ class _Seen:
         return roots
 
     def _named_roots(self) -> list[FaultSeen]:
-        return _unexplained([seen for seen in self._roots() if seen.fault.id not in _VAGUE])
+        return unexplained([seen for seen in self._roots() if seen.fault.id not in _VAGUE])
 
     def _first_error(self) -> ErrorSeen | None:
         raised = self._tracebacks()
@@ -457,7 +453,7 @@ class _Seen:
             and (seen.entry.role is Role.CASCADE or seen.fault.id == _TIMED_OUT)
             and cause_of(seen.entry) in _BY_CASCADE
         ]  # fmt: skip
-        cascades = _unexplained(cascades)
+        cascades = unexplained(cascades)
         firm = [
             seen for seen in cascades
             if seen.entry

@@ -387,6 +387,16 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.I)
 
 
+def _family_of(text: str) -> _Family | None:
+    return next((each for each in _FAMILIES if _compiled(each.pattern).search(text)), None)
+
+
+def family_of(text: str) -> Cause | None:
+    """What a line that complains is about, even if it only warns; None: nothing that is known."""
+    found = _family_of(text) if COMPLAINS.search(text) else None
+    return found.cause if found else None
+
+
 class Complaint(NamedTuple):
     cause: Cause
     line: int
@@ -406,7 +416,7 @@ def worst_complaint(lines: Iterable[tuple[int, str]]) -> Complaint | None:
             best = None
         if not COMPLAINS.search(text) or (_MILD.search(text) and not _FIRM.search(text)):
             continue
-        found = next((each for each in _FAMILIES if _compiled(each.pattern).search(text)), None)
+        found = _family_of(text)
         if found and (best is None or found.tier < best[0]):
             best = found.tier, Complaint(found.cause, number, line.strip())
     return best[1] if best else None
