@@ -47,7 +47,7 @@ from mwatch.detect.shared.loss_lines import (
     spiked,
     worse_since_resume,
 )
-from mwatch.detect.shared.speed_lines import slow_network, slowed, waits_for_data
+from mwatch.detect.shared.speed_lines import flushes_memory, slow_network, slowed, waits_for_data
 from mwatch.detect.shared.words import Complaint, is_listed, worst_complaint
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.model.event import Arguments, Checkpoint, Event, Fault, Iteration, Phase, Validation
@@ -89,6 +89,7 @@ _AS_VAGUE = (Cause.CRASH, Cause.KILLED)
 _LOOKS = (
     bad_numbers, stood_still, members_missing, started_anew, worse_since_resume, jumped, spiked,
     nothing_learnt, never_falls, empty_shards, waits_for_data, keeps_failing, trials_pending,
+    flushes_memory,
 )  # fmt: skip
 """What the last lines may show where nothing complains."""
 _CLEAR = (jumped, empty_shards)

@@ -230,3 +230,9 @@ def test_a_model_of_a_hub_that_was_not_there_is_a_start_from_scratch() -> None:
     for folder, is_anew in (("EleutherAI/gpt-neox-20b", True), ("/data/run-7/out", False)):
         lines = [missing.format(folder), anew]
         assert (started_anew(enumerate(lines, 1)) is not None) is is_anew
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_a_restart_that_finds_no_checkpoint_lost_it(attempt: int) -> None:
+    lines = ["No previous autoresume checkpoint found", f"restart_attempt: {attempt}", "step 1"]
+    assert (started_anew(enumerate(lines, 1)) is not None) is (attempt == 1)

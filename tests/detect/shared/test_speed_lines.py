@@ -6,7 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-from mwatch.detect.shared.speed_lines import slow_network, slowed, waits_for_data
+from mwatch.detect.shared.speed_lines import (
+    flushes_memory,
+    slow_network,
+    slowed,
+    waits_for_data,
+)
 from mwatch.model.finding import Cause
 
 
@@ -158,3 +163,9 @@ def test_steps_that_mostly_wait_for_data_are_slow(form: str) -> None:
     assert is_slow((0, 44.1, 51.6), quick, (0, 40.4, 41.1), quick, (0, 41.4, 42.1))
     assert not is_slow((0, 44.1, 51.6), quick, quick, (0, 41.4, 42.1)), "once"
     assert not is_slow((0, 9.1, 12.6), quick, (1, 8.9, 10.4), quick, (2, 8.7, 10.1), quick)
+
+
+def test_an_allocator_that_gives_back_its_cache_in_each_step_makes_them_slow() -> None:
+    line = "[WARNING] [stage3.py:2390:step] 4 pytorch allocator cache flushes since last step."
+    assert flushes_memory(enumerate([line] * 3, 1)) == (Cause.SLOW, 1, line)
+    assert flushes_memory(enumerate([line] * 2, 1)) is None

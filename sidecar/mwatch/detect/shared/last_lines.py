@@ -24,9 +24,11 @@ _HAD_ONE = re.compile(
     r"|\bremoving unfinished checkpoint\b"
     r"|\b(?:attempt|retry|restart) (?:#|number |no\.? )?[2-9]\d?\b|\brestart [1-9]\d? of \d"
     r"|\bre(?:start|launch|creat)(?:ing|ed)?+ (?:the |\d{1,5} )?worker(?: group|s)\b"
-    r"|\b(?:restart|resume|requeue|retry)_?(?:count|attempt|number|index)\W{1,3}[1-9]"
     r"|\bresume requested: \S|\bload(?:ing)? (?:the )?checkpoint \S{0,200}[_-]\d{2,12}\b",
     re.I,
+)
+_IS_RESTART = re.compile(
+    r"\b(?:restart|resume|requeue|retry)_?(?:count|attempt|number|index)\W{1,3}[1-9]", re.I
 )
 _FROM_SCRATCH = re.compile(
     r"\b(?:train|start|initiali[sz]|begin)\w*(?: training| new model)? from (?:scratch|step 0"
@@ -256,6 +258,7 @@ def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
             had_one = had_one or _NO_MODEL.search(text) is not None
         elif anew is None:
             had_one = had_one or _HAD_ONE.search(text) is not None
+        had_one = had_one or _IS_RESTART.search(text) is not None
         if _LISTS.search(text):
             listed_until = number + _LISTED_LINES
         elif number <= listed_until:

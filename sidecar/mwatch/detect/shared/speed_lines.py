@@ -53,6 +53,7 @@ _STEP_TIME = re.compile(
     rf"\b(?:batch|step|iter(?:ation)?)?[ _]?(?:time|batch \(t\)){_NUMBER}", re.I
 )
 _EPOCH = re.compile(r"\bepoch(?:\(train\))?\W{0,4}\d{1,6}", re.I)
+_FLUSHES = re.compile(r"\ballocator cache flushes since last step\b")
 _WAITS = 0.5  # share of the time that steps wait for data
 _NONE_THERE = re.compile(
     r"Only EFA provider is supported|[Nn]o (?:EFA|eligible) (?:device|provider)"
@@ -150,6 +151,12 @@ def waits_for_data(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     if sum(data for data, *_ in later) <= _WAITS * sum(step for _, step, *_ in later):
         return None
     return Complaint(Cause.SLOW, *max(later)[2:])
+
+
+def flushes_memory(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The GPU's memory is so full that the allocator gives back its cache step after step."""
+    found = [(number, line) for number, line in lines if _FLUSHES.search(line[:MAX_LINE])]
+    return Complaint(Cause.SLOW, found[0][0], found[0][1].strip()) if len(found) >= _FEW else None
 
 
 def slow_network(lines: Iterable[tuple[int, str]]) -> Complaint | None:
