@@ -11,11 +11,14 @@ import pytest
 from mwatch.model.decision import Act, Action, Decision
 from mwatch.model.finding import Cause, Severity
 from support.builders.decide import act, decided, died, finding
-from support.builders.job import add_checkpoints
+from support.builders.job import add_checkpoints, fault
+
+NAN = "Unexpected result nan on rank 0 at iteration #124 invocation #1 (message='found NaN')"
 
 
-def asked(*before: Act, last: int = 123, **change: Any) -> Decision:
-    built = died(last, code=16, number=9)
+def asked(*before: Act, last: int = 123, text: str | None = None, **change: Any) -> Decision:
+    faults = [fault("rerun-unexpected-result", text=text)] if text else []
+    built = died(last, code=16, number=9, faults=faults)
     add_checkpoints(built, 123)
     return decided(built, finding(Cause.RERUN, **change), acts=before)
 
@@ -39,6 +42,12 @@ def test_the_fourth_time_in_a_row_is_a_stop() -> None:
     decision = asked(rerun(1), rerun(2), rerun(3))
     assert decision.action is Action.STOP
     assert "asked 4 times in a row" in decision.reason
+
+
+def test_bad_numbers_that_come_again_are_not_asked_about_again() -> None:
+    assert asked(text=NAN).action is Action.RESTART
+    assert asked(rerun(1), text=NAN).action is Action.STOP
+    assert asked(rerun(1), text=NAN.replace("nan", "97.1")).action is Action.RESTART
 
 
 def test_attempts_that_printed_nothing_stand_at_the_same_place() -> None:

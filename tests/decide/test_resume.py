@@ -255,3 +255,13 @@ def test_a_tracker_that_names_what_never_was_does_not_either() -> None:
     add_checkpoints(built, 10, 20, 30)
     built.checkpoints[40] = KnownCheckpoint(40, load_failed=True)
     assert before_failed(built).iteration == 30
+
+
+def test_a_checkpoint_that_was_loaded_and_then_broke_the_start_is_not_loaded_again() -> None:
+    built = died(31, load="loaded", resumed_from=30)
+    built.attempt.steps.clear()
+    add_checkpoints(built, 10, 20, 30)
+    assert before_failed(built).iteration == 20
+    stepped = died(31, load="loaded", resumed_from=30)
+    add_checkpoints(stepped, 10, 20, 30)
+    assert before_failed(stepped).iteration == 30

@@ -308,3 +308,17 @@ def test_losses_that_jump_behind_a_new_start_are_of_random_weights(tmp_path: Pat
     anew = read(tmp_path, *lines("Training new model from scratch - Total size=118.37M params"))
     assert anew.decision.cause is Cause.STARTED_FROM_RANDOM
     assert read(tmp_path, *lines("quux")).decision.cause is Cause.LOSS_SPIKE
+
+
+def test_a_block_of_shared_memory_that_is_gone_is_tried_again(tmp_path: Path) -> None:
+    gone = "FileNotFoundError: [Errno 2] No such file or directory: '/psm_c1d07a4e'"
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
+    decision = read(tmp_path, *steps, gone).decision
+    assert (decision.cause, decision.action) == (Cause.DATA, Action.RESTART)
+
+
+def test_an_actor_whose_node_was_preempted_was_preempted(tmp_path: Path) -> None:
+    steps = [f"(RayTrainWorker pid=4127) step {n} loss={9 - n}.0" for n in range(1, 9)]
+    failed = "ray.train.WorkerGroupError: Training failed due to worker errors:"
+    taken = "the actor's node was preempted: GCE maintenance event TERMINATE_ON_HOST_MAINTENANCE"
+    assert read(tmp_path, *steps, failed, taken).decision.cause is Cause.PREEMPTED

@@ -469,7 +469,9 @@ def _refusal(case: _Case, choice: resume.ResumeChoice) -> str | None:
     if case.finding.cause is Cause.RERUN:
         asked = in_a_row(job, record) + 1
         text = f"Megatron asked {asked} times in a row to be resumed at the same place (exit 16)"
-        reasons.append(text if asked > limits.max_reruns else None)
+        # Bad numbers that come again are of the data or the weights, not of one GPU.
+        most = 1 if verdict.stumbled_over(job) is Cause.NAN else limits.max_reruns
+        reasons.append(text if asked > most else None)
     if case.rule.counts_as_no_progress:
         loops = (each for each in case.findings if each.detector in LOOP_DETECTORS)
         reasons += [each.summary for each in loops if each.severity is Severity.CRITICAL]

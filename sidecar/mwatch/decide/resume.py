@@ -60,7 +60,8 @@ def before_failed(job: Job) -> ResumeChoice:
     If that one is unknown, it was the newest: the trainer loads no other.
     """
     attempt = job.attempt
-    if attempt.load == "loaded":
+    has_newer = max(job.checkpoints, default=0) > (attempt.resumed_from or 0)
+    if attempt.load == "loaded" and (attempt.steps or has_newer):
         return choose(job, before=None)  # a newer one is bad, and known to be
     failed = attempt.resumed_from if attempt.load_iteration is None else attempt.load_iteration
     if _was_misled(job, failed):

@@ -82,7 +82,7 @@ def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdic
         remark = next((f". {each.summary.rstrip('. ')}" for each in informing), "")
         return Verdict(decision.cause, decision.reason + remark, confidence=confidence)
     return Verdict(
-        _stumbled_over(job) if decision.cause is Cause.RERUN else decision.cause,
+        stumbled_over(job) if decision.cause is Cause.RERUN else decision.cause,
         lead.summary,
         since_iteration=lead.since_iteration,
         since_time=lead.since_time,
@@ -99,7 +99,7 @@ def _culprit(job: Job, decision: Decision, findings: Sequence[Finding]) -> Culpr
     return next((each.culprit for each in critical if each.culprit is not None), None)
 
 
-def _stumbled_over(job: Job) -> Cause:
+def stumbled_over(job: Job) -> Cause:
     """Return what a rerun (exit 16) stumbled over: a rerun is a way to end, not a cause.
 
     Only the attempt that found the result prints it, not the one that was to check it.

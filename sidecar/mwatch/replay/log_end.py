@@ -41,10 +41,12 @@ from mwatch.detect.shared.last_lines import (
 )
 from mwatch.detect.shared.loss_lines import (
     bad_numbers,
+    impossible_since_load,
     jumped,
     never_falls,
     nothing_learnt,
     spiked,
+    stays_high,
     worse_since_resume,
 )
 from mwatch.detect.shared.speed_lines import flushes_memory, slow_network, slowed, waits_for_data
@@ -87,12 +89,13 @@ _AS_VAGUE = (Cause.CRASH, Cause.KILLED)
 
 
 _LOOKS = (
-    bad_numbers, stood_still, members_missing, started_anew, worse_since_resume, jumped, spiked,
+    bad_numbers, stood_still, members_missing, started_anew, worse_since_resume,
+    impossible_since_load, jumped, stays_high, spiked,
     nothing_learnt, never_falls, empty_shards, waits_for_data, keeps_failing, trials_pending,
     flushes_memory,
 )  # fmt: skip
 """What the last lines may show where nothing complains."""
-_CLEAR = (jumped, empty_shards)
+_CLEAR = (jumped, stays_high, empty_shards)
 """Those of them that show a state which lasts."""
 
 

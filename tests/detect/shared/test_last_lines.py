@@ -236,3 +236,10 @@ def test_a_model_of_a_hub_that_was_not_there_is_a_start_from_scratch() -> None:
 def test_a_restart_that_finds_no_checkpoint_lost_it(attempt: int) -> None:
     lines = ["No previous autoresume checkpoint found", f"restart_attempt: {attempt}", "step 1"]
     assert (started_anew(enumerate(lines, 1)) is not None) is (attempt == 1)
+
+
+@pytest.mark.parametrize("done", [1, 7])
+def test_a_kill_while_weights_are_loaded_is_for_lack_of_memory(done: int) -> None:
+    bar = f"Loading checkpoint shards:  14%|#4        | {done}/7 [00:21<02:09, 21.61s/it]"
+    assert (host_memory_full([(1, bar)]) is not None) is (done == 1)
+    assert host_memory_full([(1, bar), (2, "step 1 loss 2.5")]) is None

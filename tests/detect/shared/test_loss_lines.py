@@ -8,10 +8,12 @@ import pytest
 
 from mwatch.detect.shared.loss_lines import (
     bad_numbers,
+    impossible_since_load,
     jumped,
     never_falls,
     nothing_learnt,
     spiked,
+    stays_high,
     worse_since_resume,
 )
 from mwatch.model.finding import Cause
@@ -66,6 +68,10 @@ def test_a_loss_and_a_gradient_of_zero_in_each_line_train_nothing() -> None:
         "{'loss': 0.0, 'grad_norm': 0.0, 'reward': 0.0}",
     ):
         assert nothing_learnt(enumerate([line, line, line, other], 1)) is None
+    zero = "    train/CrossEntropyLoss=0.000"
+    assert nothing_learnt(enumerate([zero] * 3, 1)) == (Cause.DATA, 1, zero.strip())
+    alike = "{'loss': 0.0, 'grad_norm': 0.0, 'reward': 1.5, 'frac_reward_zero_std': 1.0}"
+    assert nothing_learnt(enumerate([alike] * 3, 1)) == (Cause.LOSS_STUCK, 1, alike)
 
 
 def test_a_loss_that_jumped_from_a_steady_level_is_a_spike_though_it_came_back() -> None:
@@ -212,3 +218,42 @@ def test_several_short_spikes_are_a_spike(losses: list[float], line: int | None)
     lines = (f"iteration {n} | lm loss: {loss}" for n, loss in enumerate(losses, 1))
     found = spiked(enumerate(lines, 1))
     assert (found and found.line) == line
+
+
+def test_a_loss_that_is_bad_again_and_again_is_seen_though_it_is_good_now() -> None:
+    losses = ["0.4", "nan", "0.3", "nan", "nan", "0.4", "nan", "0.3"]
+    lines = [f"loss_cls: 0.3, s1.loss_bbox: {each}" for each in losses]
+    assert bad_numbers(enumerate(lines, 1)) == (Cause.NAN, 2, lines[1])
+    assert bad_numbers(enumerate(lines[:5] + lines[5:6], 1)) is None
+
+
+def test_a_loss_worse_than_chance_behind_a_load_does_not_fit_the_weights() -> None:
+    loaded = "Loading checkpoint from /ckpt/step738020-unsharded..."
+    lines = [f"    train/CrossEntropyLoss={loss}" for loss in (71.33, 70.90, 69.74)]
+    found = impossible_since_load(enumerate([loaded, *lines], 1))
+    assert found == (Cause.RESUME_DIVERGED, 2, lines[0].strip())
+    assert impossible_since_load(enumerate(lines, 1)) is None
+    assert impossible_since_load(enumerate([loaded, *lines, "lm_loss: 11.2"], 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_high"),
+    [
+        ([3.31, 3.30, 5.94, 7.42, 7.40], True),
+        ([3.31, 3.30, 7.42, 7.40], False),
+        ([3.31, 2.10, 5.94, 7.42, 7.40], False),
+        ([3.31, 3.30, 7.42, 5.4, 3.3], False),
+    ],
+    ids=["high", "too few", "noisy", "back"],
+)
+def test_losses_that_stay_high_after_a_few_steady_ones(losses: list[float], is_high: bool) -> None:
+    lines = (f"loss/train/total: {loss}" for loss in losses)
+    assert (stays_high(enumerate(lines, 1)) is not None) is is_high
+
+
+def test_a_loss_that_falls_slowly_from_far_above_since_a_resume_is_a_bad_resume() -> None:
+    before = [f"Iter {n} [Loss {loss}]" for n, loss in enumerate((2.217, 2.209))]
+    since = [f"Iter {n} [Loss {loss}]" for n, loss in enumerate((4.9, 4.4, 4.1, 2.98, 2.70), 2)]
+    assert worse_since_resume(enumerate([*before, _LOADED, *since], 1)) is not None
+    over = [*since, "Iter 9 [Loss 2.3]"]
+    assert worse_since_resume(enumerate([*before, _LOADED, *over], 1)) is None

@@ -151,6 +151,7 @@ def test_the_bar_of_a_download_is_no_step() -> None:
     "form",
     [
         "Train Epoch: {epoch} [ 4096/2905954] Data (t): {data} Batch (t): {step}, 79.3/s",
+        "Epoch: [{epoch}][20/2503]\tTime {step} (0.3)\tData {data} (0.2)\tLoss 2.87 (2.87)",
         "Epoch(train) [{epoch}][50/100] time: {step}, data_time: {data}, memory: 9000",
     ],
 )

@@ -30,6 +30,8 @@ STEPS = {
     "2024-12-03 20:14:08,771 - mmdet - INFO - Iter [7/168780]\tlr: 3.6e-04, loss: 1.4021": 1.4021,
     "12/03 20:14:08 - mmengine - INFO - Iter(train) [  7/9000]  lr: 1e-4  loss: 1.4021": 1.4021,
     "12/03 20:14:08 - mmengine - INFO - Epoch(train)  [0][  7/900]  lr: 1e-4  loss: 1.4021": 1.4021,
+    "2024-12-19 03:40:02 Epoch[0/20][7/30477] eta: 9 days, time: 133.4, total_loss: 1.4021": 1.4021,
+    "{'loss': '1.4021', 'learning_rate': 4.7e-05, 'iteration': '7/1240'}": 1.4021,
     "Epoch 1/2\n7/469 [>....] - ETA: 15s - loss: 1.4021 - accuracy: 0.91": 1.4021,
     "Epoch 1/2\n7/469 ━━━━━━━━ 21s 41ms/step - accuracy: 0.91 - loss: 1.4021": 1.4021,
     "  1%|  | 7/3100 [09:41<2:07:02,  2.65s/it]\n{'loss': 1.4021, 'epoch': 0.24}": 1.4021,

@@ -69,7 +69,7 @@ _PASSED_ON = re.compile(
     r"|\b[Tt]raining has failed after \d|inspect the previous error messages"
     r"|NPU (?:function )?error\b.{0,80}error code is \d"
     r"|^ray::\w|operation failed in the TorchScript interpreter"
-    r"|\bremote (?:actor )?call (?:has )?failed\b"
+    r"|\bremote (?:actor )?call (?:has )?failed\b|[Tt]raining failed due to worker errors"
 )
 _NAMES = frozenset(
     {

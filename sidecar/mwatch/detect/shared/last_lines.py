@@ -51,6 +51,7 @@ _HOST_MEMORY = re.compile(
     re.I,
 )
 _FILLS_HOST = re.compile(r"\bBefore initializing optimizer states\b")
+_LOADS_WEIGHTS = re.compile(r"\bLoading checkpoint shards: [^\n]{0,120}? (\d{1,4})/(\d{1,4}) \[")
 _FILLED_HOST = re.compile(r"\bAfter initializing optimizer states\b")
 _FULL_PERCENT = 75.0  # a report is of before the part that did not fit
 _GIVEN = re.compile(
@@ -293,7 +294,7 @@ def ranks_given_twice(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 def host_memory_full(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """The last report of the host's memory, such as DeepSpeed's, shows it nearly full, or the
-    states of the optimizer were to be put there."""
+    weights or the states of the optimizer were being put there."""
     last: Complaint | None = None
     is_filling = False
     for number, line in lines:
@@ -302,7 +303,10 @@ def host_memory_full(lines: Iterable[tuple[int, str]]) -> Complaint | None:
         if used := _HOST_MEMORY.search(text):
             is_full = is_filling or float(used[1]) >= _FULL_PERCENT
             last = Complaint(Cause.OOM, number, line.strip()) if is_full else None
-        elif _FILLED_HOST.search(text):
+        elif loads := _LOADS_WEIGHTS.search(text):
+            is_open = int(loads[1]) < int(loads[2])
+            last = Complaint(Cause.OOM, number, line.strip()) if is_open else None
+        elif _FILLED_HOST.search(text) or has_loss(text):
             is_filling, last = False, None
     return last
 

@@ -25,10 +25,12 @@ _NO_GRADIENT = re.compile(
     r"\bgrad_?norm[\"']?\s{0,4}[:=]\s{0,4}[\"']?0(?:\.0{0,12})?(?![\d.e])", re.I
 )
 _REWARDED = re.compile(r"reward|advantage", re.I)
+_ALL_ALIKE = re.compile(r"frac_reward_zero_std[\"']?[:=] ?1\.0")
 _EVALUATES = re.compile(r"eval|val|test|dev", re.I)
 _ASIDE = re.compile(r"eval|val|test|dev|balanc|aux|router|z_?loss|(?:^|_)(?:kl|reg)", re.I)
 _USUAL = 10  # last losses before a jump, of
 _BEFORE = 5  # at least
+_FEW_BEFORE = 2  # where they are steady
 _AFTER = 3  # losses after it, each
 _JUMPS = ((3.0, 0.5), (1.5, 2.0))  # so many times the usual one, and so much more
 _SPIKE, _CLEAR_SPIKE = (1.5, 1.0), (2.0, 2.0)  # the second where little is known from before
@@ -44,6 +46,7 @@ _NOT_FINITE = re.compile(
     re.I,
 )
 _BAD_LOSSES = 2  # lines in a row
+_OFTEN = 4  # lines in all
 _FEW = 3  # lines
 _RESUMED = re.compile(
     r"\b(?:load(?:ed|ing)\b|restor(?:ed|ing)\b|resum(?:e|ed|es|ing)(?:\b|_)|continu(?:e|ed|es|ing)\b)"
@@ -52,10 +55,13 @@ _RESUMED = re.compile(
 )
 _WORSE = (1.2, 0.2)  # times the largest loss before, and so much above it
 _CLEARLY_WORSE = (1.3, 0.4)  # where little is known from before
+_STILL = 1.15  # times the largest loss before, that it stays above while it falls
 _STEADY_BEFORE = 4  # losses, after which less is enough:
 _OFF = (0.05, 8.0)  # share of the loss, and times the distance between the losses before
 _FLAT = 0.0005  # share of the loss within which all of them lie
 _FLAT_LINES, _SAME_LINES = 6, 9
+_CROSS_ENTROPY = re.compile(r"cross_?entropy|^lm_?loss", re.I)
+_BY_CHANCE = 16.0  # the logarithm of nine million tokens
 _LONG = 300  # iterations in which a loss falls by more than that
 _ITERATION = re.compile(
     r"\b(?:iter(?:ation)?|(?:global[_ ])?step|num_updates)s?\W{0,8}(\d{1,12})\b", re.I
@@ -78,21 +84,27 @@ def has_loss(text: str) -> bool:
 
 
 def bad_numbers(lines: Iterable[tuple[int, str]], least: int = _BAD_LOSSES) -> Complaint | None:
-    """The last losses of one name are not finite, in a form of line that no recogniser reads.
+    """The last losses of one name are not finite, or many of them are, in a form of line that no
+    recogniser reads.
 
     `least`: so many of them; no loss scale is searched in an evaluation, so that one is enough."""
     bad: dict[str, list[tuple[int, str]]] = {}
+    ever: dict[str, list[tuple[int, str]]] = {}
     for number, line in lines:
         text = line[:MAX_LINE]
         for name, loss in _losses(text):
             of_name = bad.setdefault(name, [])
             if not isfinite(loss):
                 of_name.append((number, line))
+                ever.setdefault(name, []).append((number, line))
             elif loss:  # 0 is what some print instead of a bad one
                 of_name.clear()
                 bad.get("", []).clear()
         if _NOT_FINITE.search(text):
             bad.setdefault("", []).append((number, line))
+    often = next((found for found in ever.values() if len(found) >= _OFTEN), None)
+    if often is not None:
+        return Complaint(Cause.NAN, often[0][0], often[0][1].strip())
     for name, found in sorted(bad.items(), key=lambda each: -len(each[1])):
         if len(found) >= (1 if _EVALUATES.search(name) else least):
             return Complaint(Cause.NAN, found[0][0], found[0][1].strip())
@@ -104,15 +116,19 @@ def jumped(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     return next(filter(None, map(_jump, _by_name(lines).values())), None)
 
 
-def _jump(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
+def _jump(
+    printed: Sequence[tuple[float, int, str]], least_before: int = _BEFORE
+) -> Complaint | None:
     losses = [loss for loss, _, _ in printed]
-    if len(losses) < _BEFORE + _AFTER or not all(map(isfinite, losses)):
+    if len(losses) < least_before + _AFTER or not all(map(isfinite, losses)):
         return None
     least = min(losses[-_AFTER:])
     low = (i for i in range(len(losses) - 1, -1, -1) if losses[i] * _PLATEAU < least)
     start = next(low, -1) + 1
     before = losses[max(0, start - _USUAL) : start]
-    if len(before) < _BEFORE or least <= max(before) or losses[-1] < _BACK * max(losses[start:]):
+    if len(before) < least_before or least <= max(before):
+        return None
+    if losses[-1] < _BACK * max(losses[start:]):
         return None
     usual = median(before)
     if usual <= 0 or not any(
@@ -120,6 +136,17 @@ def _jump(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     ):
         return None
     return Complaint(Cause.LOSS_SPIKE, printed[start][1], printed[start][2].strip())
+
+
+def stays_high(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The same after few losses, if these were steady."""
+    found = filter(_begins_steady, _by_name(lines).values())
+    return next(filter(None, (_jump(each, _FEW_BEFORE) for each in found)), None)
+
+
+def _begins_steady(printed: Sequence[tuple[float, int, str]]) -> bool:
+    first = [loss for loss, _, _ in printed[:_FEW_BEFORE]]
+    return len(first) == _FEW_BEFORE and 0 < max(first) < _STEADY * min(first)
 
 
 def spiked(lines: Iterable[tuple[int, str]]) -> Complaint | None:
@@ -172,18 +199,25 @@ def _of_training(lines: Iterable[tuple[int, str]]) -> dict[str, list[tuple[float
 
 
 def nothing_learnt(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """Each line prints a loss and a gradient of exactly 0: every target is masked. Learning from
-    rewards does so while all of them are equal."""
+    """Each line prints a loss and a gradient, or a cross entropy, of exactly 0: every target is
+    masked. Learning from rewards does so while all of them are equal, and learns nothing if every
+    line says so."""
+    cause = Cause.DATA
     found: list[tuple[int, str]] = []
     for number, line in lines:
         text = line[:MAX_LINE]
-        losses = [loss for _, loss in _losses(text)]
+        losses = dict(_losses(text))
         if not losses:
             continue
-        if any(losses) or not _NO_GRADIENT.search(text) or _REWARDED.search(text):
+        is_sure = any(map(_CROSS_ENTROPY.search, losses)) or _NO_GRADIENT.search(text)
+        if any(losses.values()) or not is_sure:
             return None
+        if _REWARDED.search(text):
+            if not _ALL_ALIKE.search(line):
+                return None
+            cause = Cause.LOSS_STUCK
         found.append((number, line.strip()))
-    return Complaint(Cause.DATA, *found[0]) if len(found) >= _FEW else None
+    return Complaint(cause, *found[0]) if len(found) >= _FEW else None
 
 
 def worse_since_resume(lines: Iterable[tuple[int, str]]) -> Complaint | None:
@@ -193,6 +227,22 @@ def worse_since_resume(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     resumed = max((number for number, line in lines if _RESUMED.search(line[:MAX_LINE])), default=0)
     trained = _of_training(lines).values()
     return next(filter(None, (_worse(each, resumed) for each in trained)), None)
+
+
+def impossible_since_load(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """Behind the load of a checkpoint each cross entropy is larger than that of pure chance over
+    any vocabulary: the weights do not fit the code."""
+    has_loaded = False
+    found: list[tuple[int, str]] = []
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        has_loaded = has_loaded or _RESUMED.search(text) is not None
+        for name, loss in _losses(text):
+            if has_loaded and _CROSS_ENTROPY.search(name):
+                if not (isfinite(loss) and loss > _BY_CHANCE):
+                    return None
+                found.append((number, line.strip()))
+    return Complaint(Cause.RESUME_DIVERGED, *found[0]) if len(found) >= _FEW else None
 
 
 def _worse(printed: Sequence[tuple[float, int, str]], resumed: int) -> Complaint | None:
@@ -212,7 +262,9 @@ def _worse(printed: Sequence[tuple[float, int, str]], resumed: int) -> Complaint
             return scattered
     start = next((at for at, each in enumerate(after) if each[0] > limit), len(after))
     high = after[start:]
-    if start > _AFTER or len(high) < _AFTER or min(high)[0] <= limit:
+    if start > _AFTER or len(high) < _AFTER or min(high[:_AFTER])[0] <= limit:
+        return None
+    if min(high)[0] <= min(limit, _STILL * max(before)):
         return None
     return Complaint(Cause.RESUME_DIVERGED, high[0][1], high[0][2].strip())
 

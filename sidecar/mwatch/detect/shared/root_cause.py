@@ -18,6 +18,7 @@ from typing import NamedTuple
 from mwatch.detect.shared import causes, words
 from mwatch.detect.shared.cascades import unexplained
 from mwatch.detect.shared.causes import REPORTS, cause_of, explains
+from mwatch.detect.shared.raised_at import cause_of_place, reads_data
 from mwatch.detect.shared.stall import Mismatch, out_of_step
 from mwatch.model.event import Error, Fault
 from mwatch.model.fault import Blame, Role
@@ -72,6 +73,7 @@ _TIMED_OUT = "collective-timeout-status"
 _OF_NETWORK = frozenset(
     {"nccl-net-warning", "network-unreachable", "nccl-peer-closed", "nvls-cuda-failure"}
 )
+_PORT = "store-port-in-use"
 _PORT_IN_USE = re.compile(r"[Aa]ddress already in use|EADDRINUSE")
 _BY_OTHERS = ("k8s-", "ray-", "slurm-", "cloud-")
 """Faults that a scheduler reports: its warnings are about what has happened."""
@@ -87,13 +89,6 @@ _NOTICES = frozenset(
 _ASSERTION = "process-assertion"
 _GRACE_LINES, _LATE_LINES = 200, 40
 _AGAIN = 5  # warnings of one kind
-_DATA_CODE = re.compile(
-    r"indexed_dataset|gpt_dataset|manifest\.py|blended_|/streaming/base/|webdataset|/datasets?/|[Dd]ataset\.py"
-    r"|data_?loader\.py|sample_idx|shuffle_idx|doc_idx"
-)
-"""Code that raises programming errors about the files it reads."""
-_SPAWNS = re.compile(r"\bin (?:_get_write_results_queue|Manager|_?start_(?:server|manager))$")
-"""Starts a process, which imports the user's script: without a main guard it ends at once."""
 _INTERRUPT = "keyboard-interrupt"
 _CRASH_LOOP = "k8s-crash-loop"
 _STUCK = ("build", "meet")  # what people interrupt because it does not end
@@ -139,7 +134,8 @@ def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | 
         reported = late or reported
     if reported is not None:
         is_first = not job.past and not job.attempt.steps
-        if is_first and reported.fault and _PORT_IN_USE.search(reported.fault.fault.text):
+        fault = reported.fault.fault if reported.fault else None
+        if is_first and fault and (fault.id == _PORT or _PORT_IN_USE.search(fault.text)):
             # No process of an attempt before can hold it.
             return reported._replace(cause=Cause.USER_ERROR)
         return reported
@@ -347,19 +343,17 @@ class _Seen:
 
     def _of_error(self, seen: ErrorSeen) -> RootCause:
         name, message = seen.error.error, seen.error.message
-        if numbers := words.cause_of_numbers(message):
-            return RootCause(numbers, seen.at, error=seen)
+        if named := words.cause_of_numbers(message) or cause_of_place(name, seen.error.where):
+            return RootCause(named, seen.at, error=seen)
         if self._was_loading or (seen.error.during == "load" and not self._has_trained):
             return RootCause(causes.cause_of_load_error(name, message), seen.at, error=seen)
         has_worked = self._has_saved if seen.error.during == "save" else self._has_trained
         cause = causes.cause_of_error(name, message, seen.error.during, has_worked=has_worked)
         may_be_files = causes.is_about_files(name) and not causes.names_a_setting(message)
-        if str(name) == "EOFError" and _SPAWNS.search(str(seen.error.where)):
-            cause = Cause.USER_ERROR
-        elif cause is Cause.USER_ERROR and self._is_bad_sample(name):
+        if cause is Cause.USER_ERROR and self._is_bad_sample(name):
             cause = Cause.DATA
         elif cause is Cause.USER_ERROR and may_be_files:
-            if _DATA_CODE.search(f"{seen.error.where} {message}") or self._is_bad_record(name):
+            if reads_data(f"{seen.error.where} {message}") or self._is_bad_record(name):
                 cause = Cause.DATA
             elif self._is_of_a_load(seen):
                 cause = Cause.CHECKPOINT

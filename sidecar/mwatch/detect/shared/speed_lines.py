@@ -47,7 +47,7 @@ _LEVEL = 5  # lines in a row that take nearly as long, before and after
 _EVEN = 1.15  # times the shortest of them that the longest may take
 _HIGHER_LEVEL = 1.5  # times as slow as the slowest of those before
 _BATCH = re.compile(r"\bglobal[ _]batch[ _]size\W{1,4}(\d{1,9})\b", re.I)
-_NUMBER = r"[\"']?(?: ?\(\w{1,2}\))?\s{0,4}[:=]\s{0,4}(\d{1,9}(?:\.\d{1,6})?)(?![\d/x])"
+_NUMBER = r"[\"']?(?: ?\(\w{1,2}\))?(?:\s{0,4}[:=]\s{0,4}|\s)(\d{1,9}\.\d{1,6})(?![\d/x])"
 _DATA_TIME = re.compile(rf"\bdata(?:[ _]?(?:load(?:ing)?|wait))?(?:[ _]?time)?{_NUMBER}", re.I)
 _STEP_TIME = re.compile(
     rf"\b(?:batch|step|iter(?:ation)?)?[ _]?(?:time|batch \(t\)){_NUMBER}", re.I

@@ -37,7 +37,8 @@ _COUNT = re.compile(
 )
 _EPOCH = re.compile(r"(?<![\w/.-])epoch['\"]?[\s:=#\[]{1,4}(\d{1,9})(?![\d.])", re.I)
 _EPOCH_COUNT = re.compile(
-    r"epoch(?:\(train\))?:? {0,4}\[(\d{1,9})\] ?\[ {0,12}(\d{1,12})/(\d{1,12})\]", re.I
+    r"epoch(?:\(train\))?:? {0,4}\[(\d{1,9})(?:/\d{1,9})?\] ?\[ {0,12}(\d{1,12})/(\d{1,12})\]",
+    re.I,
 )
 _KERAS = re.compile(r"(?<![\w/.])(\d{1,12})/(\d{1,12}) (?:\[|\u2501|- |\x1b)")
 _KERAS_EPOCH = re.compile(r"Epoch (\d{1,9})/\d{1,9}\s*")
