@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Witness
 from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
-from mwatch.model.finding import Cause, Culprit, Severity
+from mwatch.model.finding import Culprit, Severity
 
 Moment = Annotated[
     str,
@@ -386,6 +387,7 @@ class FaultEntry(TypedDict):
     source: str
     examples: list[str]
     xid: int | None
+    cause: Cause | None
     origin: str
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from mwatch.evidence.bundle import EvidenceLimits, collect
 from mwatch.evidence.incident_store import IncidentFiles
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.model.incident import incident_id
 from mwatch_trainer.evidence.dumps import MAX_DUMPS, OLDER_BYTES, RECORDER_BYTES, DumpQuota
 from mwatch_trainer.evidence.incidents import VOLUME_BYTES, folder_bytes

@@ -9,8 +9,8 @@ from benchmarks.cluster.fleet_page import FIRST_ITERATION, Fleet, PodPage
 
 from mwatch import json_codec
 from mwatch.engine.engine import Engine
+from mwatch.model.cause import Cause
 from mwatch.model.event import Iteration
-from mwatch.model.finding import Cause
 from mwatch.model.observation import Beat, Sign, SignState, StoredCheckpoints
 from mwatch.model.snapshot.snapshot_wire import PodSnapshot, from_wire
 from support.runs.fleet_seeds import BEGAN, fleet, place

@@ -15,8 +15,9 @@ import pytest
 
 from browser.devtools import Page
 from browser.test_report_page import HOSTILE, SIZES, box, is_visible
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.finding import Culprit, Finding, Severity
 from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
 from mwatch.report import story_json
 from mwatch.report.files import STORY

@@ -19,7 +19,8 @@ from browser.devtools import Page
 from browser.test_fleet_page import three
 from browser.test_live_page import served_page, with_ranks
 from mwatch.engine.engine import Engine
-from mwatch.model.finding import Cause, Verdict
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Verdict
 from mwatch.model.phase import JobPhase
 from mwatch.report import story_json
 from mwatch.report.files import STORY

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from mwatch.checks.kube_causes import ALL, kube_causes, kube_phase
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Severity
 from mwatch.model.kube.facts import KubeEvent, KubeFacts, KubeWorkload, event_of
 from mwatch.model.kube.job import KubeJob, job_of
 from mwatch.model.kube.node import KubeNode, Taint, node_of

@@ -35,7 +35,8 @@ from mwatch.cli.render.top_screen import TopApp
 from mwatch.errors import InputError
 from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
-from mwatch.model.finding import Cause, Culprit, Verdict
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Culprit, Verdict
 from mwatch.report import story_json
 from mwatch.report.files import STORY
 from mwatch.report.model import CheckpointStory, IncidentStory

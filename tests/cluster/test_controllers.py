@@ -22,8 +22,8 @@ from cluster.controller_runs import (
 from mwatch.kube.access import Access
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import CONFIG_MAPS, EVENTS, JOBS
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action
-from mwatch.model.finding import Cause
 from mwatch.model.kube.ledger import JobEntry, LedgerData
 
 pytestmark = pytest.mark.timeout(900)  # a real API server, and pods that are polled in real time

@@ -17,7 +17,7 @@ from mwatch.diagnose.job import JobRequest, diagnose_with
 from mwatch.kube.access import Access
 from mwatch.kube.errors import NoPermission
 from mwatch.kube.resources import SECRETS, ApiResource
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 
 _RBAC = ("rbac.authorization.k8s.io", "v1")
 CLUSTER_ROLES = ApiResource(*_RBAC, "clusterroles", "ClusterRole", is_namespaced=False)

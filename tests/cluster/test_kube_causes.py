@@ -17,7 +17,8 @@ from mwatch.checks.kube_causes import kube_causes, kube_phase
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.resources import EVENTS, JOBS, NODES, PODS, ApiResource
-from mwatch.model.finding import Cause, Finding
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Finding
 from mwatch.model.kube.facts import KubeFacts, event_of
 from mwatch.model.kube.node import node_of
 from mwatch.model.phase import JobPhase

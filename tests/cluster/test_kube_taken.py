@@ -17,7 +17,7 @@ from mwatch.checks.kube_causes import kube_causes
 from mwatch.fleet.cluster_view import FleetView
 from mwatch.kube.access import Access
 from mwatch.kube.resources import PODS
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import KubeJob
 

@@ -29,8 +29,8 @@ from mwatch.kube.jobs import find_job, pods_of, workload_for
 from mwatch.kube.lease import Lease, LeaseTimes
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import NODES, PODS
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import GangPlan, Method, Target
 from mwatch.model.kube.job import JobKind, KubeJob, pause_of
 from mwatch.operate.overrides import JobOverrides, ManualRestart, RestartTimes

@@ -19,8 +19,8 @@ from mwatch.kube.access import Access
 from mwatch.kube.errors import Unavailable
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.resources import JOBS, PODS
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import Method
 from mwatch.model.kube.restart_state import RestartState
 

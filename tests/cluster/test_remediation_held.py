@@ -22,7 +22,7 @@ from mwatch.kube.access import Access
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import JOBS, PODS
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.model.kube.gang import GangRefusal, Method
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.ledger import Halt

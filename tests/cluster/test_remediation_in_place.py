@@ -20,7 +20,7 @@ from mwatch.gang.restart import ledger_key
 from mwatch.kube.access import Access
 from mwatch.kube.jobs import pods_of
 from mwatch.kube.ledger import Ledger
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import JobEntry

@@ -99,6 +99,8 @@ BAD_ENTRIES = [
     ({"pattern": "'x'"}, "unknown key pattern; did you mean patterns?"),
     ({"origin": "'here'"}, "unknown key origin; "),
     ({"fix": None}, "key 'fix' is missing; add it"),
+    ({"cause": "'healthy'"}, "cause 'healthy' belongs to runs without a fault"),
+    ({"cause": "'hnag'"}, "cause: expected one of "),
     ({"patterns": None}, "needs one of 'xid' and 'patterns'"),
     ({"xid": "79"}, "needs one of 'xid' and 'patterns'"),
     ({"role": "'rooot'"}, "role: expected one of root, cascade, confirmation, benign, got 'rooot'"),

@@ -26,7 +26,7 @@ from mwatch.fleet.job_monitor import JobMonitor
 from mwatch.kube.access import Answer
 from mwatch.kube.errors import NoPermission, Unavailable
 from mwatch.kube.resources import CONFIG_MAPS
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.report import history
 from mwatch.report.run_report import RunReport
 from support.fakes.kube_cluster import NAMESPACE, ClusterAccess, FakeCluster

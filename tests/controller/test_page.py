@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from mwatch.controller.page import JobNow, job_state
-from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Culprit, Finding, Severity
 from mwatch.model.kube.ledger import JobEntry, LedgerNote
 from mwatch.model.kube.restart_state import RestartState
 from mwatch.model.snapshot.snapshot import MAX_RANKS

@@ -26,9 +26,9 @@ from mwatch.export.notify.message import incident_message
 from mwatch.kube.events import Events
 from mwatch.kube.ledger import Ledger
 from mwatch.kube.resources import CONFIG_MAPS, EVENTS
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action
 from mwatch.model.event import Error
-from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord, IncidentStage
 from mwatch.model.kube.facts import KubeEvent
 from mwatch.model.kube.ledger import JobEntry, LedgerData, LedgerNote

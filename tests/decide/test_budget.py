@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from mwatch.decide import history
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.finding import Severity
 from mwatch.model.job import Attempt, Job
 from mwatch.model.settings import ActSettings
 from support.builders.decide import HOUR, act, decided, died, finding, record, running

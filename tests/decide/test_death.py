@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause
 from mwatch.model.job import Job, ProcessGone
 from mwatch.model.observation import ProcessExit
 from mwatch.model.phase import JobPhase

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from mwatch.decide.decide import decide, record_action
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
 from mwatch.model.event import Exit
-from mwatch.model.finding import Cause, Finding
+from mwatch.model.finding import Finding
 from mwatch.model.job import ExitSeen, Job, Layout, Save
 from mwatch.model.observation import SignSource, SignState
 from mwatch.model.phase import JobPhase

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 from mwatch.decide import history
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from support.builders.decide import act, decided, died, finding
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, Culprit, CulpritState
+from mwatch.model.finding import Culprit, CulpritState
 from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.phase import DeadlineSlot, JobPhase

@@ -7,9 +7,10 @@ from __future__ import annotations
 import pytest
 
 from mwatch.decide.policy import RULES, acts
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
 from mwatch.model.event import Exit
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.finding import Severity
 from mwatch.model.job import ExitSeen
 from mwatch.model.observation import SignState
 from support.builders.decide import CPU, FLAT, decided, died, finding, running

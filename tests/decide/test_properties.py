@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from mwatch.decide.decide import decide, record_action
 from mwatch.decide.resume import choose, first_bad
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.job import Attempt, Job, KnownCheckpoint, LoadState, ProcessGone
 from mwatch.model.observation import ProcessExit, SignSource, SignState, Source
 from mwatch.model.phase import JobPhase

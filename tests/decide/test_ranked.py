@@ -7,8 +7,9 @@ from __future__ import annotations
 import pytest
 
 from mwatch.decide.verdict import ranked
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Finding, Severity
 from support.builders.decide import decided, died, finding, running
 from support.builders.job import START, add_checkpoints
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action, Decision
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.finding import Severity
 from support.builders.decide import act, decided, died, finding
 from support.builders.job import add_checkpoints, fault
 

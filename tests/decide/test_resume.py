@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mwatch.decide.resume import before_failed, choose, has_none_before, older_than_attempt
+from mwatch.model.cause import Cause
 from mwatch.model.decision import CHOSEN_BY_TRAINER, Action, describe_action
-from mwatch.model.finding import Cause
 from mwatch.model.job import Attempt, Job, KnownCheckpoint, Layout, Save, SourceStatus
 from mwatch.model.observation import Source
 from mwatch.model.timeline import Rollback

@@ -10,8 +10,8 @@ import pytest
 
 from mwatch.decide.decide import record_action
 from mwatch.decide.resume import first_bad, rollback_refusal, target
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action
-from mwatch.model.finding import Cause
 from mwatch.model.job import Job, Layout, Save
 from mwatch.model.settings import CheckpointSettings, Settings
 from mwatch.model.timeline import Rollback

@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 from mwatch.decide.decide import decide, record_action
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
 from mwatch.model.settings import Settings
 from mwatch.model.timeline import Rollback

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from mwatch.decide.verdict import verdict
-from mwatch.model.finding import Cause, Culprit, CulpritState, Finding, Severity, Verdict
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Culprit, CulpritState, Finding, Severity, Verdict
 from mwatch.model.job import Job
 from support.builders.decide import decided, died, finding, running
 from support.builders.job import fault

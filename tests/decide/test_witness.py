@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mwatch.decide.witness import AGREES, TIMEOUT_FAULTS
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause
 from mwatch.model.job import Job
 from mwatch.model.observation import SignSource, SignState, Source
 from mwatch.model.phase import JobPhase

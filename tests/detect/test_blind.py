@@ -10,7 +10,8 @@ import pytest
 
 from mwatch.detect import stalled
 from mwatch.detect.blind import DETECTOR
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Severity
 from mwatch.model.job import Job, Layout, SourceStatus, Stream
 from mwatch.model.observation import SignSource, SignState, Source
 from mwatch.model.phase import JobPhase

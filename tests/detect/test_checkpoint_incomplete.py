@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from mwatch.detect.checkpoint_incomplete import DETECTOR
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Severity
 from mwatch.model.job import Job, Save
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase

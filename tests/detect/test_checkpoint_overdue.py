@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from mwatch.detect.checkpoint_overdue import DETECTOR
+from mwatch.model.cause import Cause
 from mwatch.model.event import Exit
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.finding import Severity
 from mwatch.model.job import ExitSeen, Job, Layout, Save, Stream
 from mwatch.model.observation import Source
 from support.builders.job import START, add_checkpoints, found, job, step

@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from mwatch.detect.crash_loop import DETECTOR
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Severity
 from mwatch.model.job import Attempt, Job, ProcessGone
 from mwatch.model.observation import ProcessExit
 from mwatch.model.phase import JobPhase

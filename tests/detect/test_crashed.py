@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from mwatch.detect.crashed import DETECTOR
+from mwatch.model.cause import Cause
 from mwatch.model.event import Exit
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.job import ErrorSeen, ExitSeen, FaultSeen, Job, Layout, ProcessGone, Save
 from mwatch.model.observation import ProcessExit, Source
 from mwatch.model.step import Step

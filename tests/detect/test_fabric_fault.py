@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mwatch.detect.fabric_fault import DETECTOR
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.job import FaultSeen, Job
 from mwatch.model.phase import JobPhase
 from support.builders.job import START, error, fault, found, job, steps

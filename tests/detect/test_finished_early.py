@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from mwatch.detect.finished_early import DETECTOR
+from mwatch.model.cause import Cause
 from mwatch.model.event import Exit
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.finding import Severity
 from mwatch.model.job import ExitSeen, Job, KnownCheckpoint, Layout, ProcessGone
 from mwatch.model.observation import ProcessExit, Source
 from support.builders.job import START, fault, found, job, step, steps

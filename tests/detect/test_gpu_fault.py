@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from mwatch.detect.gpu_fault import DETECTOR
+from mwatch.model.cause import Cause
 from mwatch.model.event import Fault
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.job import Attempt, FaultSeen, Job
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase

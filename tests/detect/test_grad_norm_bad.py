@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from mwatch.detect.grad_norm_bad import DETECTOR
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Severity
 from mwatch.model.step import Step
 from support.builders.job import found, job, step
 

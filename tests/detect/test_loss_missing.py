@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mwatch.detect.loss_missing import DETECTOR
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Severity
 from mwatch.model.job import MAX_STEPS, Layout
 from mwatch.model.step import Step
 from support.builders.job import found, job, step, steps

@@ -11,8 +11,9 @@ import pytest
 
 from mwatch.detect import loss_missing, skip_rate
 from mwatch.detect.loss_scale_collapse import DETECTOR
+from mwatch.model.cause import Cause
 from mwatch.model.event import Overflow
-from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.finding import Detector, Finding, Severity
 from mwatch.model.job import Job, Layout
 from mwatch.model.step import Step
 from support.builders.job import found, job, step

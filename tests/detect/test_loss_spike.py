@@ -10,7 +10,8 @@ from collections.abc import Sequence
 import pytest
 
 from mwatch.detect.loss_spike import DETECTOR
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.step import Step
 from support.builders.job import found, job, step, steps

@@ -8,7 +8,8 @@ import random
 from typing import Any
 
 from mwatch.detect.loss_stuck import DETECTOR
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.step import Step
 from support.builders.job import found, job, step, steps
 

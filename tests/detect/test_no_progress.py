@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from mwatch.detect.no_progress import DETECTOR
+from mwatch.model.cause import Cause
 from mwatch.model.event import Exit
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.finding import Severity
 from mwatch.model.job import Attempt, ExitSeen, Job, ProcessGone
 from mwatch.model.observation import ProcessExit
 from mwatch.model.phase import JobPhase

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mwatch.detect.rank_silent import DETECTOR
-from mwatch.model.finding import Cause, CulpritState, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import CulpritState, Severity
 from mwatch.model.job import Job, ProcessGone, SignSeen, Stream
 from mwatch.model.observation import ProcessExit, Sign, SignSource, SignState, Source
 from mwatch.model.phase import JobPhase

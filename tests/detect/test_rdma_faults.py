@@ -9,8 +9,9 @@ from __future__ import annotations
 import pytest
 
 from mwatch.detect import fabric_fault, gpu_fault
+from mwatch.model.cause import Cause
 from mwatch.model.fault import Blame, Role
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.finding import Severity
 from mwatch.model.job import Job
 from mwatch.sources.rdma import CARD_GONE, LINK_DOWN, RULES
 from support.builders.job import START, entries, fault, found, job, steps

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mwatch.detect.resume_diverged import DETECTOR
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.job import Attempt, Job
 from mwatch.model.step import Step
 from mwatch.model.timeline import Rollback

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from mwatch.detect.skip_rate import DETECTOR
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.job import Job, Layout
 from mwatch.model.step import Step
 from support.builders.job import found, job, step

@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from mwatch.detect.slow import DETECTOR
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Severity
 from mwatch.model.job import Attempt, Job
 from mwatch.model.step import Step
 from support.builders.job import START, found, job, step

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mwatch.detect.stalled import DETECTOR
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Severity
 from mwatch.model.job import Job, Layout, Save, Stream
 from mwatch.model.observation import SignSource, SignState, Source
 from mwatch.model.phase import DeadlineSlot, JobPhase

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from mwatch.detect.started_from_random import DETECTOR
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Severity
 from mwatch.model.job import Attempt, Job, Layout
 from mwatch.model.observation import Source
 from support.builders.job import START, add_checkpoints, fault, found, job, steps

@@ -7,8 +7,9 @@ from __future__ import annotations
 import pytest
 
 from mwatch.detect.straggler import DETECTOR
+from mwatch.model.cause import Cause
 from mwatch.model.event import Straggler
-from mwatch.model.finding import Cause, CulpritState, Severity
+from mwatch.model.finding import CulpritState, Severity
 from mwatch.model.job import Job, Layout
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase

@@ -18,7 +18,7 @@ from mwatch.diagnose.cluster_facts import JobFacts, collect_facts
 from mwatch.kube.access import Access, CallLimits
 from mwatch.kube.connect import Connection
 from mwatch.kube.jobs import FoundJob
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import JobEntry, LedgerData, to_data

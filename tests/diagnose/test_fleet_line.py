@@ -14,7 +14,8 @@ from mwatch.cli.render.jobs import render_fleet
 from mwatch.cli.terminal import within
 from mwatch.diagnose.fleet_status import Fleet, FleetLine, of_controller, of_sidecars
 from mwatch.diagnose.pod_reports import PodReport
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.kube.facts import KubeFacts
 from support.builders.diagnose import BEGAN, answering, stamp, words
 from support.builders.kube import pytorch_job

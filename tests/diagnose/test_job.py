@@ -23,8 +23,9 @@ from mwatch.diagnose.report import JobReport, write_bundle
 from mwatch.diagnose.verdict import locate
 from mwatch.errors import InputError
 from mwatch.kube.jobs import FoundJob, parse_job_name
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action
-from mwatch.model.finding import Cause, Culprit
+from mwatch.model.finding import Culprit
 from mwatch.model.kube.facts import KubeEvent, KubeFacts
 from mwatch.model.kube.job import JobKind, job_of
 from mwatch.model.kube.ledger import JobEntry, LedgerData, LedgerNote

@@ -15,7 +15,7 @@ from typing import Any
 from kube.fake_api import Reply
 from mwatch.diagnose.job import JobRequest
 from mwatch.diagnose.job_page import report_with
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.report import story_json
 from mwatch.report.html.page import render
 from mwatch.report.model import EvidenceFile

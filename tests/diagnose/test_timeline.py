@@ -7,7 +7,8 @@ from __future__ import annotations
 from mwatch.decide.verdict import verdict
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.diagnose.timeline import JobHistory, build_history
-from mwatch.model.finding import Cause, Verdict
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Verdict
 from mwatch.model.observation import AttemptStart, Observed
 from mwatch.model.snapshot.pod import WrapperState
 from support.builders.diagnose import (

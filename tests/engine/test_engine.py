@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 from mwatch.engine.engine import Assessment, Engine
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.model.observation import Observed, ProcessExit
 from mwatch.model.timeline import Rollback
 from support.builders.events import events

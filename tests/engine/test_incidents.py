@@ -10,8 +10,9 @@ import pytest
 
 from mwatch.decide.decide import record_action
 from mwatch.engine.incidents import MAX_INCIDENTS, MAX_OPEN, open_incidents
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, DecisionRecord
-from mwatch.model.finding import Cause, Culprit, Severity
+from mwatch.model.finding import Culprit, Severity
 from mwatch.model.incident import is_incident_id
 from support.builders.incidents import (
     BAD_NORM,

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from mwatch.evidence.flight_files import gather, signs_of
-from mwatch.model.finding import Cause, CulpritState
+from mwatch.model.cause import Cause
+from mwatch.model.finding import CulpritState
 from mwatch.model.observation import SignState
 from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.report.run_report import RunReport

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from mwatch.evidence.incident_store import FILE, IncidentFiles
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision, Witness
-from mwatch.model.finding import Cause, Culprit, CulpritState, Finding, Severity
+from mwatch.model.finding import Culprit, CulpritState, Finding, Severity
 from mwatch.model.incident import (
     IncidentRecord,
     IncidentTimes,

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from mwatch.fleet.visibility import Polled
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action
-from mwatch.model.finding import Cause
 from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind
 from mwatch.model.kube.ledger import JobEntry

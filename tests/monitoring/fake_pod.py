@@ -17,7 +17,8 @@ from dataclasses import replace
 from msgspec import structs
 
 from mwatch.export.http.server import Server, standard_pages
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.goodput import Spent
 from mwatch.model.snapshot.pod import FabricPort, Gpu, Nccl
 from mwatch.model.snapshot.snapshot import (

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import pytest
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from public.judge import KINDS, Case, judge, judge_here, read_cases, summary
 
 CASES = read_cases()

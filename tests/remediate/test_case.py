@@ -8,8 +8,8 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause
 from mwatch.model.kube.ledger import JobEntry
 from mwatch.model.kube.restart_state import RestartState
 from mwatch.model.timeline import Rollback

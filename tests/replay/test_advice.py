@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mwatch.cli.render.report import render_diagnosis
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.report.run_report import RunReport
 from support.builders.events import megatron_line

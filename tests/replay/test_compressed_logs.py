@@ -17,7 +17,7 @@ import pytest
 import zstandard
 
 from mwatch.errors import InputError
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.report.run_report import RunReport
 from mwatch.runtime import compressed

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.replay.replay import ReplayRequest, replay
 from support.builders.events import log, megatron_line
 

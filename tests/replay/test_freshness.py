@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.replay.freshness import TailClock, age_of, tail_clock
 from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.report.run_report import RunReport

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from mwatch.engine.engine import Engine
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, CulpritState
+from mwatch.model.finding import CulpritState
 from mwatch.model.observation import Observed
 from mwatch.replay.log_end import LAST_LINES
 from support.builders.events import events, log, megatron_line

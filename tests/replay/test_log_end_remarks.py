@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.replay.log_end import LogEnd
 from support.runs.recorded import read
 

@@ -10,8 +10,8 @@ import pytest
 
 from mwatch.engine.engine import Engine
 from mwatch.engine.incidents import Incident
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.model.observation import Observed
 from mwatch.replay.event_times import EventTimestamper
 from mwatch.replay.player import Player

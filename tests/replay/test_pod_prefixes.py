@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.replay import pod_prefixes
 from mwatch.replay.pod_prefixes import split_by_pod
 from mwatch.replay.replay import ReplayRequest, replay

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mwatch.errors import InputError
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.model.timeline import Rollback, Timeline
 from mwatch.replay import recording
 from mwatch.replay.replay import ReplayRequest, replay

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.model.observation import AttemptStart, ProcessExit
 from mwatch.report import story_json
 from support.builders.fold import READY, WORLD, line, loaded, loading, saved, saving

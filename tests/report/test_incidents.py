@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from mwatch.engine.incidents import Incident, Symptom
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision, Witness
-from mwatch.model.finding import Cause, Culprit, CulpritState, Evidence, Finding, Severity
+from mwatch.model.finding import Culprit, CulpritState, Evidence, Finding, Severity
 from mwatch.report.model import AttemptReport, IncidentStory, culprit_text, incident_stories
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.incident import describe, from_json, to_json
 from mwatch.model.observation import StackKind
 from mwatch.model.stacks import StackGroup

@@ -12,8 +12,8 @@ import pytest
 
 from mwatch.errors import InputError
 from mwatch.evidence.incident_store import IncidentFiles
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord, IncidentTimes
 from mwatch.run import demo
 from mwatch.run.demo import (

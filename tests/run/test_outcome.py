@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause
 from mwatch.model.observation import AttemptStart, ProcessExit
 from mwatch.model.snapshot.pod import TrainerEnd
 from mwatch.run.supervisor import final_end, finished, outcome, stopped, unstarted

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from mwatch.errors import InputError
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause
 from mwatch.model.observation import AttemptStart
 from mwatch.model.timeline import Rollback
 from mwatch.run.supervisor import NextAttempt

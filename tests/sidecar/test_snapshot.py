@@ -13,7 +13,8 @@ from msgspec import structs
 
 from mwatch import json_codec
 from mwatch.export.http.server import Request
-from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Culprit, Finding, Severity
 from mwatch.model.job import SignSeen
 from mwatch.model.observation import (
     AttemptStart,

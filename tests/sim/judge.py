@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 from mwatch.engine.engine import Assessment
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Decision
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.phase import JobPhase
 from mwatch.stats import quantile
 from sim.acts import ActJudge

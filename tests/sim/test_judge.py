@@ -9,8 +9,9 @@ from random import Random
 from typing import Any
 
 from mwatch.engine.engine import Assessment
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.finding import Culprit, Finding, Severity
 from mwatch.model.phase import JobPhase
 from sim.eyes import Eyes
 from sim.faults import Fault

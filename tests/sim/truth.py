@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mwatch.model.cause import Cause as C
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause as C
 from mwatch.model.phase import JobPhase
 from sim.eyes import Eyes
 from sim.shape import Shape

@@ -23,8 +23,9 @@ from mwatch.engine.engine import Assessment, Engine
 from mwatch.engine.incidents import QUIET_SECONDS, Incident
 from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.fleet.job_monitor import JobMonitor
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.observation import Observed
 from mwatch.report import story_json

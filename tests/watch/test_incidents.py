@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from mwatch.evidence.collector import EvidenceCollector
 from mwatch.evidence.incident_store import IncidentFiles
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.observation import AttemptStart, ProcessExit
 from mwatch.watch.incidents import IncidentTracker
 from support.builders.fold import READY, WORLD, line

@@ -16,8 +16,8 @@ import pytest
 
 from mwatch.export.metrics.catalog import BADPUT, INCIDENT_INFO
 from mwatch.export.metrics.measure import measure
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.model.goodput import Spent
 from mwatch.model.observation import AttemptStart
 from mwatch.state.goodput.ledger import time_spent

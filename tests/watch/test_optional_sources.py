@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.model.observation import Source, SourceStatusChange
 from mwatch.model.phase import JobPhase
 from mwatch.model.reading import Ok

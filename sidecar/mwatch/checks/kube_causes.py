@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from mwatch.model.finding import MAX_EVIDENCE, Cause, Culprit, Evidence, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import MAX_EVIDENCE, Culprit, Evidence, Finding, Severity
 from mwatch.model.kube.facts import KubeEvent, KubeFacts, KubeWorkload
 from mwatch.model.kube.node import KubeNode
 from mwatch.model.kube.pod import SIDECAR, KubePod

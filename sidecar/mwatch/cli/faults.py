@@ -143,7 +143,15 @@ def _best_first(entries: Sequence[CatalogueEntry]) -> str:
 def _plain(entry: CatalogueEntry) -> dict[str, object]:
     from dataclasses import asdict
 
-    return {**asdict(entry), "mend": entry.fix}  # "mend" is deprecated, until 0.3
+    # "mend" is deprecated, until 0.3
+    return {**asdict(entry), "cause": _cause(entry), "mend": entry.fix}
+
+
+def _cause(entry: CatalogueEntry) -> str | None:
+    """The verdict on a run that ends with it; None: it is harmless."""
+    from mwatch.detect.shared.causes import cause_of
+
+    return None if entry.role is Role.BENIGN else cause_of(entry)
 
 
 def _table(entries: Sequence[CatalogueEntry]) -> str:
@@ -157,6 +165,7 @@ def _explanation(entry: CatalogueEntry) -> str:
     what = [f"Xid {entry.xid} in the kernel log"] if entry.xid is not None else entry.patterns
     fields: list[tuple[str, Sequence[str]]] = [
         ("role", [f"{entry.role}: {_ROLES[entry.role]}"]),
+        ("cause", [_cause(entry) or "none"]),
         ("blame", [entry.blame]),
         ("restart helps", [f"{entry.restart_helps}: {_RESTARTS[entry.restart_helps]}"]),
         ("avoid node", [f"{entry.avoid_node}: {_AVOIDANCE[entry.avoid_node]}"]),

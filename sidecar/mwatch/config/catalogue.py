@@ -32,6 +32,7 @@ from msgspec import Meta
 
 from mwatch.config import loader
 from mwatch.errors import InputError
+from mwatch.model.cause import Cause
 from mwatch.model.fault import AvoidNode, Blame, CatalogueEntry, RestartHelps, Role
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.lines.literals import GROUPS, TOKEN, literals, shortest
@@ -74,13 +75,21 @@ _TYPES: dict[str, Any] = {
 _CHOICE: dict[str, Any] = {
     "patterns": _lines(400, "regular expressions"),
     "xid": Annotated[int, Meta(ge=1, le=9999, description="a whole number from 1 to 9999")] | None,
+    "cause": Cause | None,
 }
 _ALL = _TYPES | _CHOICE
 _Table = msgspec.defstruct(
     "_Table",
-    [*_TYPES.items(), ("patterns", _CHOICE["patterns"], ()), ("xid", _CHOICE["xid"], None)],
+    [
+        *_TYPES.items(),
+        ("patterns", _CHOICE["patterns"], ()),
+        ("xid", _CHOICE["xid"], None),
+        ("cause", _CHOICE["cause"], None),
+    ],
     forbid_unknown_fields=True,
 )
+
+_NO_FAULT = (Cause.HEALTHY, Cause.FINISHED, Cause.UNKNOWN, Cause.BLIND)
 
 LEAST_LITERAL = 6  # shorter literals are common in ordinary logs
 
@@ -259,6 +268,10 @@ def _entry(table: Any, origin: str) -> CatalogueEntry:
         raise InputError(str(error)) from None
     entry = CatalogueEntry(**msgspec.structs.asdict(checked), origin=origin)
     _check_id(entry)
+    if entry.cause in _NO_FAULT:
+        raise InputError(
+            f"cause {entry.cause.value!r} belongs to runs without a fault; name another, or none"
+        )
     return entry
 
 

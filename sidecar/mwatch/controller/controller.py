@@ -51,7 +51,7 @@ from mwatch.kube.errors import KubeError, Unavailable
 from mwatch.kube.events import Events
 from mwatch.kube.lease import Lease, LeaseLoop
 from mwatch.kube.resources import CONFIG_MAPS
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.model.kube.fields import text_map
 from mwatch.model.kube.job import POLICY, KubeJob
 from mwatch.model.kube.ledger import JobEntry

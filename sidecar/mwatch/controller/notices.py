@@ -20,7 +20,8 @@ from mwatch.errors import InputError
 from mwatch.export.notify.message import incident_message
 from mwatch.export.notify.notifier import Notifier
 from mwatch.fleet.job_monitor import JobMonitor
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Severity
 from mwatch.model.incident import IncidentRecord, IncidentStage, is_later
 from mwatch.model.kube.ledger import MAX_ANNOUNCED, Announced, JobEntry
 from mwatch.remediate.manager import Remediation

@@ -25,9 +25,10 @@ from mwatch.decide.policy import (
     acts,
     breaks_gang,
 )
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action, Decision, DecisionRecord, Witness
 from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
-from mwatch.model.finding import LOG_END, Cause, CulpritState, Finding, Severity
+from mwatch.model.finding import LOG_END, CulpritState, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.phase import DeadlineSlot
 from mwatch.model.settings import Settings

@@ -7,8 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Finding, Severity
 
 GIVE_UP_EXIT_CODE = 93  # the wrapper exits with it if no restart is wanted
 

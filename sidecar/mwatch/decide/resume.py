@@ -17,8 +17,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from mwatch.decide import history
+from mwatch.model.cause import Cause
 from mwatch.model.decision import CHOSEN_BY_TRAINER, Act, DecisionRecord
-from mwatch.model.finding import Cause, Finding
+from mwatch.model.finding import Finding
 from mwatch.model.job import Attempt, Job, KnownCheckpoint
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings

@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 from mwatch.decide import resume
 from mwatch.decide.policy import LOOP_DETECTORS, RULES, Proof, Resume, acts, level
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Decision
 from mwatch.model.event import ASKED_EXITS
-from mwatch.model.finding import LOG_END, Cause, Culprit, Finding, Severity, Verdict
+from mwatch.model.finding import LOG_END, Culprit, Finding, Severity, Verdict
 from mwatch.model.job import Job
 from mwatch.model.phase import JobPhase
 

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from mwatch.decide import resume
 from mwatch.decide.policy import RULES, Proof
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Witness
-from mwatch.model.finding import LOG_END, Cause, Finding
+from mwatch.model.finding import LOG_END, Finding
 from mwatch.model.job import Job, ProcessGone, RankState, SignSeen
 from mwatch.model.observation import RankStack, SignSource, SignState, Source, StackKind
 from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of

@@ -11,7 +11,8 @@ from mwatch.detect.shared import evidence
 from mwatch.detect.shared.probe import probed_ranks
 from mwatch.detect.shared.stall import stall
 from mwatch.detect.shared.steps import is_all_skipped
-from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Detector, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.phase import DeadlineSlot, JobPhase

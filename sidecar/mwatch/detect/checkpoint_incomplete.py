@@ -11,7 +11,8 @@ from __future__ import annotations
 from mwatch.detect.shared.causes import has_trained
 from mwatch.detect.shared.evidence import of_error, of_fault
 from mwatch.detect.shared.root_cause import root_cause
-from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Detector, Finding, Severity
 from mwatch.model.job import Job, KnownCheckpoint
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from itertools import islice, pairwise
 
-from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Detector, Evidence, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings

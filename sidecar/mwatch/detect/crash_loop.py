@@ -10,7 +10,8 @@ twice at the same place is enough. A hang prints nothing, so attempts that hang 
 from __future__ import annotations
 
 from mwatch.detect.shared.attempts import Death, EndedAttempt, death, failures, is_over
-from mwatch.model.finding import MAX_EVIDENCE, Cause, Detector, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import MAX_EVIDENCE, Detector, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings

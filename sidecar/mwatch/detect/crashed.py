@@ -29,12 +29,12 @@ from mwatch.detect.shared.culprit import absent_suspect, culprit
 from mwatch.detect.shared.evidence import of_error, of_fault, of_frame, of_gone, place_of_error
 from mwatch.detect.shared.root_cause import TIMEOUTS, RootCause, root_cause
 from mwatch.detect.shared.stall import stood_still_before
+from mwatch.model.cause import Cause
 from mwatch.model.event import ASKED_EXITS, Error
 from mwatch.model.fault import Blame, CatalogueEntry, RestartHelps, Role
 from mwatch.model.finding import (
     LOG_END,
     MAX_EVIDENCE,
-    Cause,
     Culprit,
     CulpritState,
     Detector,

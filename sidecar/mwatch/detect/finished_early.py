@@ -13,8 +13,9 @@ from mwatch.detect.shared.causes import cause_of_reason, has_trained
 from mwatch.detect.shared.evidence import of_exit, of_gone
 from mwatch.detect.shared.progress import cadence
 from mwatch.detect.shared.root_cause import root_cause
+from mwatch.model.cause import Cause
 from mwatch.model.event import ASKED_EXITS
-from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
+from mwatch.model.finding import Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings

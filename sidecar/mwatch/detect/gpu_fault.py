@@ -12,8 +12,9 @@ from mwatch.detect.shared import evidence, xid
 from mwatch.detect.shared.causes import is_of_a_fork, is_without_memory
 from mwatch.detect.shared.progress import iteration_at, went_on
 from mwatch.detect.shared.stall import has_stopped
+from mwatch.model.cause import Cause
 from mwatch.model.fault import Blame, RestartHelps, Role
-from mwatch.model.finding import Cause, Culprit, Detector, Finding, Severity
+from mwatch.model.finding import Culprit, Detector, Finding, Severity
 from mwatch.model.job import FaultSeen, Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings

@@ -19,7 +19,8 @@ from mwatch.detect.shared.steps import (
     streak_start,
     window,
 )
-from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Detector, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings

@@ -17,8 +17,9 @@ from itertools import islice, takewhile
 
 from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.steps import is_all_skipped, slide_start
+from mwatch.model.cause import Cause
 from mwatch.model.event import Overflow
-from mwatch.model.finding import Cause, Detector, Evidence, Finding, Severity
+from mwatch.model.finding import Detector, Evidence, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings

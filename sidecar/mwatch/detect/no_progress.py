@@ -10,7 +10,8 @@ from __future__ import annotations
 from itertools import takewhile
 
 from mwatch.detect.shared.attempts import death, failures, is_over, reached
-from mwatch.model.finding import MAX_EVIDENCE, Cause, Detector, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import MAX_EVIDENCE, Detector, Finding, Severity
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings

@@ -14,7 +14,8 @@ from mwatch.detect.shared.culprit import Suspect, culprit, fell_silent_after, si
 from mwatch.detect.shared.probe import ProbedRanks, probed_ranks
 from mwatch.detect.shared.progress import last_iteration_at, step_limit
 from mwatch.detect.shared.stall import fresh_signs, given_up
-from mwatch.model.finding import Cause, CulpritState, Detector, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import CulpritState, Detector, Finding, Severity
 from mwatch.model.job import Job, RankState, SignSeen
 from mwatch.model.observation import SignState, Source
 from mwatch.model.phase import JobPhase

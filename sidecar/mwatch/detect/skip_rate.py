@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.steps import slide_start
-from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Detector, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings

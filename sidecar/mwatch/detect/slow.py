@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from mwatch.detect.shared import evidence
 from mwatch.detect.shared.progress import is_warm
-from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Detector, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings

@@ -14,9 +14,9 @@ from mwatch.detect.shared.culprit import find_culprit
 from mwatch.detect.shared.place import Place, common_place, groups_since, place_of
 from mwatch.detect.shared.progress import next_iteration
 from mwatch.detect.shared.stall import Stall, stall
+from mwatch.model.cause import Cause
 from mwatch.model.finding import (
     MAX_EVIDENCE,
-    Cause,
     Culprit,
     CulpritState,
     Detector,

@@ -10,7 +10,8 @@ attempts and their logs show what was there.
 from __future__ import annotations
 
 from mwatch.detect.shared.evidence import of_fault
-from mwatch.model.finding import Cause, Detector, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Detector, Finding, Severity
 from mwatch.model.job import Job, KnownCheckpoint
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings

@@ -14,8 +14,9 @@ from mwatch.detect.shared import evidence
 from mwatch.detect.shared.culprit import Suspect, culprit
 from mwatch.detect.shared.probe import probed_ranks
 from mwatch.detect.shared.progress import step_limit
+from mwatch.model.cause import Cause
 from mwatch.model.event import Straggler
-from mwatch.model.finding import Cause, CulpritState, Detector, Evidence, Finding, Severity
+from mwatch.model.finding import CulpritState, Detector, Evidence, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase

@@ -23,7 +23,8 @@ from mwatch.kube.errors import KubeError
 from mwatch.kube.jobs import complete, watched_jobs
 from mwatch.kube.pod_pages import service_page
 from mwatch.kube.resources import EVENTS
-from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Culprit, Finding, Severity
 from mwatch.model.kube.facts import KubeFacts, event_of
 from mwatch.model.kube.fields import mapping, moment
 from mwatch.model.kube.job import KubeJob

@@ -30,10 +30,11 @@ from mwatch.manifests import shell_text
 from mwatch.manifests.containers import environment_of, trainer_of
 from mwatch.manifests.facts import workload_of
 from mwatch.model import checks as names
+from mwatch.model.cause import Cause
 from mwatch.model.checks import JobProgress, Running, Workload
 from mwatch.model.decision import Action, Decision
 from mwatch.model.event import Arguments
-from mwatch.model.finding import Cause, Verdict
+from mwatch.model.finding import Verdict
 from mwatch.model.job import Job
 from mwatch.model.kube.fields import mapping
 from mwatch.model.settings import Settings

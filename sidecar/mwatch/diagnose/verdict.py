@@ -17,8 +17,9 @@ from mwatch.decide.verdict import ended_as_asked, verdict
 from mwatch.diagnose.cluster_facts import JobFacts
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.diagnose.timeline import JobHistory
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause, Culprit, Evidence, Finding, Severity, Verdict
+from mwatch.model.finding import Culprit, Evidence, Finding, Severity, Verdict
 from mwatch.model.job import Job
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.fields import condition, text

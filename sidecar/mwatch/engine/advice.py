@@ -15,10 +15,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mwatch import detect
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision, describe_start
 from mwatch.model.event import Checkpoint, Exit, Iteration, Phase, Validation
 from mwatch.model.fault import CatalogueEntry, Role
-from mwatch.model.finding import Cause, Finding
+from mwatch.model.finding import Finding
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed
 

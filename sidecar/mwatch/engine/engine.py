@@ -19,9 +19,10 @@ from mwatch.decide.decide import decide, record_action
 from mwatch.decide.policy import RULES, Resume
 from mwatch.detect.shared.evidence import Quote, with_quotes
 from mwatch.engine.incidents import DEATH, SILENCE, Incident, IncidentLog
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action, Decision, DecisionRecord
 from mwatch.model.fault import CatalogueEntry
-from mwatch.model.finding import LOG_END, Cause, Finding, Severity
+from mwatch.model.finding import LOG_END, Finding, Severity
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.job import Job
 from mwatch.model.observation import Observed

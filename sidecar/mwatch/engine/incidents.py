@@ -22,8 +22,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mwatch.decide.policy import RULES, Resume
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action, Decision
-from mwatch.model.finding import LOG_END, Cause, Culprit, Finding, Severity
+from mwatch.model.finding import LOG_END, Culprit, Finding, Severity
 from mwatch.model.incident import (
     IncidentRecord,
     IncidentStage,

@@ -42,9 +42,10 @@ from mwatch.fleet.visibility import (
     split,
 )
 from mwatch.gang.restart import ledger_key
+from mwatch.model.cause import Cause
 from mwatch.model.event import Error, Fault
 from mwatch.model.fault import CatalogueEntry
-from mwatch.model.finding import Cause, Finding, Verdict
+from mwatch.model.finding import Finding, Verdict
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import KubeJob
 from mwatch.model.kube.ledger import JobEntry

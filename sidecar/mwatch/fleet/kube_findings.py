@@ -14,7 +14,8 @@ from typing import NamedTuple
 from mwatch.checks.kube_causes import kube_causes
 from mwatch.engine.engine import Assessment
 from mwatch.fleet.visibility import PodsAnswering, PodView
-from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Culprit, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.node import KubeNode

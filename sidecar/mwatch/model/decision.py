@@ -8,7 +8,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from mwatch.model.finding import Cause, Finding
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Finding
 
 MAX_ACTS = 256
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mwatch.model.cause import Cause
+
 
 class Role(StrEnum):
     ROOT = "root"
@@ -55,4 +57,5 @@ class CatalogueEntry:
     source: str
     examples: tuple[str, ...]
     xid: int | None
+    cause: Cause | None  # None: that of its family, the runbook
     origin: str  # `file:line` of the entry, for error messages and `mwatch faults ID`

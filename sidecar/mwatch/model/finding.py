@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from mwatch.model.cause import Cause
 from mwatch.model.observation import HERE, Source
 from mwatch.model.stacks import StackGroup
 
@@ -30,41 +31,6 @@ class Severity(StrEnum):
     INFO = "info"
     WARNING = "warning"  # open a ticket
     CRITICAL = "critical"  # page: the run is lost or losing
-
-
-class Cause(StrEnum):
-    HEALTHY = "healthy"
-    FINISHED = "finished"
-    HANG = "hang"
-    FABRIC = "fabric"
-    KILLED = "killed"
-    LOST_POD = "lost_pod"
-    STORAGE = "storage"
-    CRASH = "crash"
-    FINISHED_EARLY = "finished_early"
-    HARDWARE = "hardware"
-    RERUN = "rerun"  # exit 16: Megatron asks for a resume, to distinguish a bad GPU from bad code
-    NAN = "nan"
-    LOSS_SCALE_COLLAPSE = "loss_scale_collapse"
-    LOSS_SPIKE = "loss_spike"
-    CHECKPOINT = "checkpoint"
-    RESUME_DIVERGED = "resume_diverged"
-    OOM = "oom"
-    USER_ERROR = "user_error"
-    DATA = "data"
-    STARTED_FROM_RANDOM = "started_from_random"
-    SLOW = "slow"
-    LOSS_STUCK = "loss_stuck"
-    CHECKPOINT_OVERDUE = "checkpoint_overdue"
-    BLIND = "blind"
-    UNKNOWN = "unknown"
-    UNSCHEDULABLE = "unschedulable"
-    IMAGE = "image"
-    VOLUME = "volume"
-    PREEMPTED = "preempted"
-    DRAINED = "drained"
-    SUSPENDED = "suspended"
-    DELETED_BY_USER = "deleted_by_user"
 
 
 class CulpritState(StrEnum):

@@ -19,8 +19,9 @@ import msgspec
 from msgspec import Struct
 
 from mwatch import json_codec
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision, Witness
-from mwatch.model.finding import Cause, Culprit, CulpritState, Finding
+from mwatch.model.finding import Culprit, CulpritState, Finding
 from mwatch.model.stacks import StackGroup
 
 VERSION = 1

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mwatch.decide.resume import choose
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action, Decision
-from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord, SavedEvidence, describe, incident_id
 from mwatch.model.kube.gang import GangPlan, GangRefusal, GangStep, Method
 from mwatch.model.kube.job import KubeJob, wrappers_observe

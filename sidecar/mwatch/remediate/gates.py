@@ -23,7 +23,8 @@ from mwatch.config.fleet import FleetSettings
 from mwatch.kube.access import Access
 from mwatch.kube.errors import KubeError
 from mwatch.kube.resources import CLAIMS
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Severity
 from mwatch.model.incident import bundle_id
 from mwatch.model.kube.fields import items, text
 from mwatch.model.kube.job import KubeJob, pause_of

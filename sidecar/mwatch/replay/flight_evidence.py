@@ -13,10 +13,10 @@ from dataclasses import replace
 from mwatch.engine.advice import advise
 from mwatch.evidence.flight_files import Flight
 from mwatch.flight_recorder.analysis import signs
+from mwatch.model.cause import Cause
 from mwatch.model.collective import Analysis, BlamedRank
 from mwatch.model.finding import (
     MAX_EVIDENCE,
-    Cause,
     Culprit,
     CulpritState,
     Evidence,

@@ -52,9 +52,10 @@ from mwatch.detect.shared.loss_lines import (
 from mwatch.detect.shared.speed_lines import flushes_memory, slow_network, slowed, waits_for_data
 from mwatch.detect.shared.words import Complaint, is_listed, worst_complaint
 from mwatch.engine.engine import Assessment, Engine
+from mwatch.model.cause import Cause
 from mwatch.model.event import Arguments, Checkpoint, Event, Fault, Iteration, Phase, Validation
 from mwatch.model.fault import Role
-from mwatch.model.finding import LOG_END, Cause, Evidence, Finding, Severity
+from mwatch.model.finding import LOG_END, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, ErrorSeen
 from mwatch.model.observation import Observation
 from mwatch.parse.lines.line import ANSI

@@ -21,9 +21,10 @@ from mwatch.engine.advice import advise
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.errors import InputError
 from mwatch.evidence.flight_files import gather
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
 from mwatch.model.event import Error
-from mwatch.model.finding import LOG_END, Cause, Severity, Verdict
+from mwatch.model.finding import LOG_END, Severity, Verdict
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 from mwatch.decide.decide import decide
 from mwatch.decide.verdict import verdict
 from mwatch.engine.engine import Assessment, Engine
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision, DecisionRecord
-from mwatch.model.finding import Cause, Finding, Verdict
+from mwatch.model.finding import Finding, Verdict
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Source
 from mwatch.model.phase import JobPhase

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from mwatch.errors import InputError
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.report import story_json
 from mwatch.report.model import AttemptReport, IncidentStory, TimelineEntry
 from mwatch.report.run_report import RunReport

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 
 from mwatch.engine.advice import advise
 from mwatch.engine.incidents import Incident
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision, Witness
 from mwatch.model.fault import CatalogueEntry
-from mwatch.model.finding import Cause, Culprit, Evidence, Finding, Severity
+from mwatch.model.finding import Culprit, Evidence, Finding, Severity
 from mwatch.model.stacks import StackGroup
 from mwatch_trainer.scrub.scrubber import Scrubber
 

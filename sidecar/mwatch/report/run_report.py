@@ -16,8 +16,9 @@ from typing import Any
 
 from mwatch import json_codec
 from mwatch.engine.advice import Advice, advise
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Decision
-from mwatch.model.finding import Cause, Finding, Verdict
+from mwatch.model.finding import Finding, Verdict
 from mwatch.model.stacks import StackGroup
 from mwatch.report.model import (
     AttemptReport,

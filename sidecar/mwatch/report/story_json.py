@@ -21,7 +21,7 @@ import msgspec
 from mwatch import json_codec
 from mwatch.engine.advice import advise
 from mwatch.errors import InputError
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.report.files import STORY
 from mwatch.report.model import MAX_WORDS, short
 from mwatch.report.run_report import RunReport

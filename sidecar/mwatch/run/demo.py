@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 from mwatch.engine.engine import Assessment
 from mwatch.errors import InputError
 from mwatch.evidence.incident_store import IncidentFiles
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.job import Job
 from mwatch.model.settings import ActSettings, CheckpointSettings, DeadlineSettings, Settings

@@ -29,8 +29,8 @@ from mwatch.decide.policy import GIVE_UP_EXIT_CODE
 from mwatch.decide.verdict import verdict
 from mwatch.engine.engine import Assessment
 from mwatch.errors import InputError
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause
 from mwatch.model.job import Job
 from mwatch.model.snapshot.pod import TrainerEnd as WrapperEnd
 from mwatch.model.timeline import Rollback

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mwatch.engine.engine import Engine
+from mwatch.model.cause import Cause
 from mwatch.model.event import Event
 from mwatch.model.fault import CatalogueEntry
-from mwatch.model.finding import Cause
 from mwatch.model.observation import AttemptStart, Beat, Observed, Source
 from mwatch.model.phase import JobPhase
 from mwatch.model.reading import Absent, Failed, Ok, Reading

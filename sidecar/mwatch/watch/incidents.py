@@ -23,8 +23,9 @@ from mwatch.engine.incidents import MAX_INCIDENTS, Incident
 from mwatch.evidence.bundle import Content, Missing
 from mwatch.evidence.collector import EvidenceCase, EvidenceCollector
 from mwatch.evidence.incident_store import IncidentFiles
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Decision
-from mwatch.model.finding import Cause, Severity
+from mwatch.model.finding import Severity
 from mwatch.model.incident import IncidentRecord, SavedEvidence
 from mwatch.model.reading import Ok
 from mwatch.sources.background import BackgroundCall

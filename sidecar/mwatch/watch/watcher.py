@@ -27,8 +27,8 @@ from mwatch.evidence.bundle import Extra
 from mwatch.evidence.collector import EvidenceCollector, OffPod
 from mwatch.evidence.incident_store import IncidentFiles
 from mwatch.model.calibration import Calibration
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause
 from mwatch.model.job import Job
 from mwatch.model.observation import (
     AttemptStart,

@@ -13,7 +13,8 @@ from mwatch.cli.formats import clock, culprit_text, duration, share
 from mwatch.cli.render import report as render_diagnose
 from mwatch.cli.render import report as render_replay
 from mwatch.cli.terminal import Line, plain, wrapped
-from mwatch.model.finding import Cause, Culprit, CulpritState, Evidence
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Culprit, CulpritState, Evidence
 from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.report.model import ReportClock
 from mwatch.report.run_report import RunReport

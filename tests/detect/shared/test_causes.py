@@ -14,7 +14,7 @@ from mwatch.detect.shared.causes import (
     is_cascade,
     plain,
 )
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch_trainer.exits.signal_table import signal_of
 
 

@@ -4,11 +4,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from mwatch.detect.shared.causes import EXCEPTIONS, FAMILIES, cause_of
+from mwatch.detect.shared.causes import FAMILIES, cause_of
+from mwatch.model.cause import Cause
 from mwatch.model.fault import Blame, CatalogueEntry, RestartHelps, Role
-from mwatch.model.finding import Cause
 from support.builders.job import entries
 
 STOPS = {Cause.OOM, Cause.USER_ERROR, Cause.DATA}
@@ -67,12 +69,17 @@ def test_well_known_faults(id: str, cause: Cause) -> None:
     assert cause_of(entries()[id]) is cause
 
 
-def test_the_table_names_no_unknown_entry_or_runbook() -> None:
-    known = entries()
-    listed = [id for ids in EXCEPTIONS.values() for id in ids]
-    assert set(listed) <= known.keys()
-    assert len(listed) == len(set(listed))
+def test_an_entry_that_names_its_cause_says_more_than_its_family() -> None:
     assert {entry.runbook for entry in BLAMED} <= FAMILIES.keys()
+    named = [entry for entry in entries().values() if entry.cause is not None]
+    assert named
+    assert [entry.id for entry in named if entry.cause is FAMILIES[entry.runbook]] == []
+    assert [entry.id for entry in named if entry.role is Role.BENIGN] == []
+
+
+def test_the_cause_of_an_entry_comes_before_that_of_its_family() -> None:
+    entry = entries()["module-missing"]
+    assert cause_of(replace(entry, cause=Cause.DATA)) is Cause.DATA
 
 
 def test_a_benign_line_is_no_cause() -> None:

@@ -18,7 +18,7 @@ from mwatch.detect.shared.last_lines import (
     stopped_short,
     trials_pending,
 )
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 
 
 def test_a_count_that_rises_in_any_form_is_progress() -> None:

@@ -16,7 +16,7 @@ from mwatch.detect.shared.loss_lines import (
     stays_high,
     worse_since_resume,
 )
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 
 
 def test_losses_that_stay_bad_are_seen_in_a_line_of_any_form() -> None:

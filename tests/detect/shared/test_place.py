@@ -11,7 +11,8 @@ import pytest
 from mwatch.decide.witness import witness_reports
 from mwatch.detect.stalled import DETECTOR
 from mwatch.engine.advice import advise
-from mwatch.model.finding import Cause, CulpritState, Finding
+from mwatch.model.cause import Cause
+from mwatch.model.finding import CulpritState, Finding
 from mwatch.model.job import Job, Layout, StackSeen
 from mwatch.model.observation import RankStack, SignSource, SignState, Source, StackKind
 from mwatch.model.settings import Settings

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.detect.shared.raised_at import cause_of_place, reads_data
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 
 _QUEUE = "/opt/megatron/filesystem_async.py:34 in _get_write_results_queue"
 _RESTORE = "/opt/megatron/core/rerun_state_machine.py:1007 in _restore_state"

@@ -10,7 +10,7 @@ import pytest
 
 from mwatch.detect.shared.causes import is_after
 from mwatch.detect.shared.root_cause import RootCause, root_cause
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.model.job import ErrorSeen, FaultSeen, ProcessGone
 from mwatch.model.observation import ProcessExit
 from support.builders.job import START, error, fault, job, steps

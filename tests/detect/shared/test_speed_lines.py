@@ -12,7 +12,7 @@ from mwatch.detect.shared.speed_lines import (
     slowed,
     waits_for_data,
 )
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 
 
 def test_a_network_that_nccl_gave_up_makes_slow_steps() -> None:

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from mwatch.detect.shared.words import cause_of_exception, worst_complaint
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 
 
 def judged(*lines: str) -> Cause | None:

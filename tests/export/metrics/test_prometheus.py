@@ -17,7 +17,8 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 from mwatch.export.metrics.catalog import ALL
 from mwatch.export.metrics.prometheus import Exporter
-from mwatch.model.finding import Cause, Culprit
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Culprit
 from mwatch.model.goodput import Spent
 from mwatch.model.snapshot.snapshot import Numbers, Snapshot
 from support.builders.snapshot import busy_snapshot, empty_snapshot

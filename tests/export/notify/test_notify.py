@@ -14,8 +14,9 @@ import pytest
 from mwatch.errors import InputError
 from mwatch.export.notify.message import Level, Message, incident_message, together
 from mwatch.export.notify.notifier import Notifier, NotifyLimits
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, Culprit, CulpritState
+from mwatch.model.finding import Culprit, CulpritState
 from mwatch.model.incident import IncidentRecord, IncidentStage
 from support.fakes.slack_server import SECRET, slack_server
 from support.waiting import until

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action
-from mwatch.model.finding import Cause
 from mwatch.model.incident import IncidentRecord
 from mwatch.model.kube.gang import GangStep, Method
 from mwatch.model.kube.job import JobKind

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from mwatch.model.cause import Cause
 from mwatch.model.event import Iteration
-from mwatch.model.finding import Cause
 from mwatch.model.observation import AttemptStart, Beat, Sign, SignState, StoredCheckpoints
 from mwatch.model.snapshot.snapshot_wire import decode, from_wire
 

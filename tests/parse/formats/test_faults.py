@@ -22,7 +22,7 @@ def entry(id: str, pattern: str, role: Role = Role.ROOT) -> CatalogueEntry:
     return CatalogueEntry(
         id=id, title="t", patterns=(pattern,), role=role, blame=Blame.JOB,
         restart_helps=RestartHelps.YES, avoid_node=AvoidNode.NO, fix="m", runbook="r",
-        source="s", examples=(), xid=None, origin="test:1",
+        source="s", examples=(), xid=None, cause=None, origin="test:1",
     )  # fmt: skip
 
 

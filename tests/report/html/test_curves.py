@@ -10,7 +10,7 @@ from operator import attrgetter
 
 import pytest
 
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.report.html.charts import curve, frame, spread, thinned
 from mwatch.report.html.scale import Up
 from mwatch.report.model import AttemptReport

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.finding import Culprit, Finding, Severity
 from mwatch.model.snapshot.snapshot import RankSnapshot, Snapshot
 from mwatch.report.html.live import LiveParts, LiveView, Place, document, time_left
 from mwatch.report.html.sections import LARGE

@@ -16,7 +16,8 @@ import pytest
 
 from browser.eventful import eventful_log
 from mwatch.engine.engine import Engine
-from mwatch.model.finding import Cause, Evidence, Verdict
+from mwatch.model.cause import Cause
+from mwatch.model.finding import Evidence, Verdict
 from mwatch.report.html.incidents import RUNBOOKS, as_markdown
 from mwatch.report.html.page import MAX_BYTES, render
 from mwatch.report.log_ends import MAX_LINES

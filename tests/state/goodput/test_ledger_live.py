@@ -9,7 +9,7 @@ import math
 
 import pytest
 
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.model.goodput import Spent
 from mwatch.model.observation import AttemptStart, Beat
 from mwatch.model.phase import JobPhase

@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from mwatch.decide.decide import decide
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action, Decision, DecisionRecord
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.job import Job, ProcessGone
 from mwatch.model.observation import ProcessExit, SignSource, SignState, Source
 from mwatch.model.phase import JobPhase

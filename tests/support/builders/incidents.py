@@ -7,8 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from mwatch.engine.incidents import Incident, IncidentLog
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause, Finding, Severity
+from mwatch.model.finding import Finding, Severity
 from mwatch.model.job import Attempt, Job
 
 STALLED = ("stalled", Cause.HANG)

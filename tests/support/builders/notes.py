@@ -13,8 +13,9 @@ from typing import Any
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from mwatch.export.tensorboard.notes import TensorboardNotes
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, Culprit, CulpritState, Finding, Severity
+from mwatch.model.finding import Culprit, CulpritState, Finding, Severity
 from mwatch.model.incident import IncidentRecord, IncidentTimes, SavedEvidence
 from mwatch.model.snapshot.snapshot import Numbers, Snapshot
 from support.builders.snapshot import busy_snapshot

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from msgspec import structs
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.finding import Culprit, Finding, Severity
 from mwatch.model.goodput import Spent, nothing
 from mwatch.model.incident import IncidentStage
 from mwatch.model.job import Job

@@ -14,8 +14,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from mwatch.engine.advice import Advice
 from mwatch.engine.engine import Assessment, Engine
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause, Verdict
+from mwatch.model.finding import Verdict
 from mwatch.model.observation import Observation, Observed
 from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.report.model import ReportClock

@@ -27,8 +27,9 @@ from mwatch.kube.events import Events
 from mwatch.kube.jobs import find_job, pods_of
 from mwatch.kube.lease import Lease
 from mwatch.kube.resources import SECRETS
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.finding import Culprit, Finding, Severity
 from mwatch.model.incident import SavedEvidence
 from mwatch.model.kube.facts import KubeFacts
 from mwatch.model.kube.job import JobKind

@@ -25,8 +25,8 @@ from mwatch.cli.terminal import plain
 if TYPE_CHECKING:
     from mwatch.engine.engine import Assessment
     from mwatch.engine.incidents import Incident
+    from mwatch.model.cause import Cause
     from mwatch.model.decision import Decision
-    from mwatch.model.finding import Cause
     from mwatch.model.job import Job
     from mwatch.run.folder import RunFolder
     from mwatch.watch.watcher import RunEnd

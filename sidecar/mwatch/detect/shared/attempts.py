@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mwatch.detect.shared import causes, evidence
+from mwatch.model.cause import Cause
 from mwatch.model.event import ASKED_EXITS, Error
-from mwatch.model.finding import Cause, Evidence
+from mwatch.model.finding import Evidence
 from mwatch.model.job import Attempt, Job
 from mwatch.model.phase import JobPhase
 

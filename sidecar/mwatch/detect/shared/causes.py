@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable
 
 from mwatch.detect.shared import words
+from mwatch.model.cause import Cause
 from mwatch.model.fault import Blame, CatalogueEntry, Role
-from mwatch.model.finding import Cause
 from mwatch.model.job import Attempt, ErrorSeen, FaultSeen
 from mwatch.model.step import Step
 from mwatch_trainer.exits import signal_table
@@ -192,84 +192,12 @@ FAMILIES: dict[str, Cause] = {
     "storage": Cause.STORAGE,
     "user-code": Cause.USER_ERROR,
 }
-"""Cause by runbook."""
-
-EXCEPTIONS: dict[Cause, tuple[str, ...]] = {
-    Cause.HARDWARE: (
-        "rerun-transient-error", "rerun-persistent-error", "rerun-not-reproducible",
-        "rerun-failed-exit", "weights-differ-across-dp", "process-segfault-nccl", "disk-io-error",
-        "ft-gpu-memory-held",
-    ),
-    Cause.RERUN: (
-        "rerun-checkpoint-exit", "rerun-reproducible", "rerun-second-run", "rerun-same-gpu",
-    ),
-    Cause.HANG: ("store-wait-timeout",),
-    Cause.LOSS_SCALE_COLLAPSE: ("loss-scale-at-minimum",),
-    Cause.LOSS_SPIKE: ("grad-norm-too-large", "loss-spike-composer"),
-    Cause.STARTED_FROM_RANDOM: ("checkpoint-none-found", "checkpoint-tracker-missing"),
-    Cause.STORAGE: (
-        "checkpoint-write-failed", "checkpoint-worker-failed", "checkpoint-rank-failed",
-        "checkpoint-save-overlap", "checkpoint-delete-failed", "nccl-shared-memory",
-    ),
-    Cause.USER_ERROR: (
-        # the same for every checkpoint of the run: an older one does not help
-        "checkpoint-weights-only", "checkpoint-no-rng-state", "checkpoint-no-optimizer",
-        "checkpoint-version-invalid", "checkpoint-required-missing",
-        "checkpoint-arguments-differ", "checkpoint-format-flag",
-        # what the user asks for, or is not allowed to read
-        "data-hub-denied", "hub-offline", "nccl-bootstrap-mismatch", "store-at-loopback",
-        # limits of the pod or the job's own settings
-        "nccl-no-interface", "nccl-topology-missing", "process-too-many-files",
-        "process-no-threads", "storage-permission", "container-files-denied", "object-store-denied",
-        "k8s-container-start", "k8s-admission-denied", "data-streaming-stale", "shared-memory-full",
-    ),
-    Cause.CRASH: (
-        # may be a kernel, may be the GPU: worth another try
-        "cuda-illegal-address", "cuda-misaligned-address", "cuda-launch-failure",
-        "cuda-illegal-instruction", "cublas-execution-failed", "cudnn-failed", "te-cublas-error",
-        "te-cudnn-execution", "te-cuda-error", "wandb-failed",
-        "process-bus-error", "process-illegal-instruction",
-        # another process died first
-        "dataloader-exited", "remote-error", "nccl-unhandled-cuda",
-        "nccl-cuda-failure",
-        "nccl-teardown", "watchdog-exception", "nccl-error-raised", "nccl-communicator-aborted",
-        "store-dump-flag-failed",
-        "k8s-crash-loop", "k8s-backoff-limit",
-    ),
-    Cause.FABRIC: (
-        "dns-failure", "dns-lookup-fails", "etcd-unreachable", "hub-unreachable",
-        "nccl-connect-refused", "nccl-peer-closed", "nccl-remote-error", "rendezvous-connection",
-        "rendezvous-timeout", "nccl-id-not-received", "jax-start-timeout", "nvls-cuda-failure",
-        "hub-throttled", "gcs-unreachable",
-        "store-barrier-timeout", "store-clients-missing", "store-connect-timeout",
-        "store-port-in-use", "store-peer-gone", "rendezvous-closed", "collective-group-not-met",
-        "gloo-peer-closed",
-    ),
-    Cause.SLOW: ("nccl-uses-tcp", "nccl-no-ib-device", "k8s-readiness-failed"),
-    Cause.KILLED: (
-        "process-killed", "process-terminated", "k8s-liveness-failed", "elastic-death-signal",
-        "slurm-time-limit", "slurm-step-cancelled", "batch-limit",
-    ),
-    Cause.OOM: ("k8s-oom-killed", "slurm-out-of-memory"),
-    Cause.DELETED_BY_USER: ("keyboard-interrupt", "slurm-cancelled"),
-    Cause.IMAGE: ("k8s-image-pull", "container-image-failed", "container-not-started"),
-    Cause.UNSCHEDULABLE: (
-        "k8s-unschedulable", "k8s-no-gpu-free", "k8s-no-rdma-free", "k8s-quota-exceeded",
-        "ray-unschedulable", "slurm-refused", "cloud-no-capacity", "k8s-init-waits",
-    ),
-    Cause.VOLUME: ("k8s-mount-failed", "k8s-claim-missing", "container-mount-failed"),
-    Cause.PREEMPTED: ("k8s-preempted", "slurm-preempted", "cloud-machine-reclaimed"),
-    Cause.SUSPENDED: ("k8s-suspended",),
-    Cause.DRAINED: ("k8s-node-shutdown", "k8s-node-drained"),
-    Cause.FINISHED_EARLY: ("k8s-deadline",),
-}  # fmt: skip
-"""Cause by id of the entry, where its runbook names the wrong one."""
+"""Cause by runbook, where the entry itself names none."""
 
 _LOADER_DIED = frozenset({"dataloader-worker-error", "dataloader-exited", "dataloader-crashed"})
 _NO_CUDA = "cuda-init-error"
 _HUNG_TASK = "host-hung-task"
 MEMORY = frozenset({"k8s-oom-killed", "host-oom-cgroup", "host-oom-node", "container-memory-limit"})
-_BY_ID = {id: cause for cause, ids in EXCEPTIONS.items() for id in ids}
 _SAME_TEXT = 40
 _KERNEL_ASSERTS = "cuda-kernel-assert"
 _NOT_THERE = "data-file-not-found"
@@ -286,8 +214,8 @@ REPORTS = ("elastic", "launcher")
 def cause_of(entry: CatalogueEntry) -> Cause:
     if entry.role is Role.BENIGN:
         return Cause.UNKNOWN
-    if entry.id in _BY_ID:
-        return _BY_ID[entry.id]
+    if entry.cause is not None:
+        return entry.cause
     if entry.xid is not None:  # 13 and 31 are the application's fault, until they come back
         return Cause.CRASH if entry.blame in (Blame.USER, Blame.JOB) else Cause.HARDWARE
     return FAMILIES.get(entry.runbook, Cause.CRASH)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 from mwatch.detect.shared.words import MAX_LINE, Complaint
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 
 _SUSPENDED = re.compile(
     r"\b\w{0,40}(?:[Jj]ob|JobSet|[Ww]orkload)\b[^\n]{0,80} is suspended\b"

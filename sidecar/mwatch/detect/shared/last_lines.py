@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from mwatch.detect.shared.loss_lines import has_loss
 from mwatch.detect.shared.speed_lines import BAR
 from mwatch.detect.shared.words import COMPLAINS, MAX_LINE, Complaint, family_of
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 
 _HAD_ONE = re.compile(
     r"\b(?:discovered|found) (?:an? |the )?(?:latest|last|newest|existing) (?:checkpoint|model)\b"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from math import isfinite
 
 from mwatch.detect.shared.words import MAX_LINE, Complaint
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 from mwatch.stats import median
 
 _LOSS = re.compile(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 
 _READS_DATA = re.compile(
     r"indexed_dataset|gpt_dataset|manifest\.py|blended_|/streaming/base/|webdataset|/datasets?/"

@@ -20,9 +20,9 @@ from mwatch.detect.shared.cascades import unexplained
 from mwatch.detect.shared.causes import REPORTS, cause_of, explains
 from mwatch.detect.shared.raised_at import cause_of_place, reads_data
 from mwatch.detect.shared.stall import Mismatch, out_of_step
+from mwatch.model.cause import Cause
 from mwatch.model.event import Error, Fault
 from mwatch.model.fault import Blame, Role
-from mwatch.model.finding import Cause
 from mwatch.model.job import ErrorSeen, FaultSeen, Job, ProcessGone
 from mwatch.model.observation import ProcessExit
 from mwatch_trainer.exits.signal_table import signal_of

@@ -12,7 +12,7 @@ from math import inf
 from operator import lt
 
 from mwatch.detect.shared.words import MAX_LINE, Complaint
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 
 BAR = re.compile(
     r"\b(\d{1,12})/(\d{1,12}) \[[\d:]{4,12}<[^,\]\n]{1,20},\s{1,4}"

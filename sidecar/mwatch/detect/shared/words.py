@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import NamedTuple
 
-from mwatch.model.finding import Cause
+from mwatch.model.cause import Cause
 
 MAX_LINE = 600
 COMPLAINS = re.compile(

@@ -13,8 +13,9 @@ from functools import lru_cache
 
 from mwatch.export.metrics import catalog
 from mwatch.export.metrics.catalog import Metric, Value
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
-from mwatch.model.finding import Cause, Culprit, Severity
+from mwatch.model.finding import Culprit, Severity
 from mwatch.model.goodput import Spent
 from mwatch.model.machines import peak_tflops
 from mwatch.model.observation import HERE

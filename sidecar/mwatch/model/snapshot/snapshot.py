@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.finding import Cause, Culprit, Finding, Severity
+from mwatch.model.finding import Culprit, Finding, Severity
 from mwatch.model.goodput import Spent
 from mwatch.model.incident import IncidentStage
 from mwatch.model.job import Job, KnownCheckpoint
