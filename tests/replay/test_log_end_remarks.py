@@ -322,3 +322,63 @@ def test_an_actor_whose_node_was_preempted_was_preempted(tmp_path: Path) -> None
     failed = "ray.train.WorkerGroupError: Training failed due to worker errors:"
     taken = "the actor's node was preempted: GCE maintenance event TERMINATE_ON_HOST_MAINTENANCE"
     assert read(tmp_path, *steps, failed, taken).decision.cause is Cause.PREEMPTED
+
+
+STEPS = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
+
+
+def test_a_pod_that_somebody_deleted_is_missing_in_its_job(tmp_path: Path) -> None:
+    deleted = '$ kubectl -n ml delete pod gpt-worker-1\npod "gpt-worker-1" deleted'
+    decision = read(tmp_path, *STEPS, *deleted.split("\n")).decision
+    assert (decision.cause, decision.action) == (Cause.LOST_POD, Action.RESTART)
+    assert decision.is_advice
+    assert read(tmp_path, 'pod "gpu-test" deleted').decision.cause is Cause.UNKNOWN
+
+
+def test_a_node_that_karpenter_takes_away_is_drained(tmp_path: Path) -> None:
+    taken = 'controller.termination  Cordoned node  {"node": "ip-10-64-9-201"}'
+    assert read(tmp_path, *STEPS, taken).decision.cause is Cause.DRAINED
+
+
+def test_a_launcher_interrupted_after_the_end_of_its_run_has_finished(tmp_path: Path) -> None:
+    interrupt = [
+        "Traceback (most recent call last):",
+        '  File "torch/distributed/run.py", line 637, in <module>',
+        "KeyboardInterrupt",
+    ]
+    done = "300 epochs completed in 27.081 hours."
+    decision = read(tmp_path, done, "^C", *interrupt).decision
+    assert (decision.cause, decision.action) == (Cause.FINISHED, Action.NONE)
+    assert read(tmp_path, "epoch 12", "^C", *interrupt).decision.cause is not Cause.FINISHED
+
+
+def test_a_full_disk_behind_a_checkpoint_writer_stops_the_run(tmp_path: Path) -> None:
+    failed = "RuntimeError: Worker failure: {}"
+    raised = ["Traceback (most recent call last):", '  File "a.py", line 492, in retrieve']
+    for reason, action in (
+        ("[Errno 28] No space left on device", Action.STOP),
+        ("[Errno 122] Disk quota exceeded", Action.STOP),
+        ("[Errno 5] Input/output error", Action.RESTART),
+    ):
+        decision = read(tmp_path, *STEPS, *raised, failed.format(reason)).decision
+        assert (decision.cause, decision.action) == (Cause.STORAGE, action), reason
+
+
+def test_a_peer_that_npus_waited_for_is_named_before_the_error_that_follows(tmp_path: Path) -> None:
+    waited = "EI0002: The wait execution of the Notify register times out."
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 291, in <module>',
+        "RuntimeError: ACL stream synchronize failed, error code:107020",
+    ]
+    decision = read(tmp_path, *STEPS, waited, *raised).decision
+    assert (decision.cause, decision.action) == (Cause.HANG, Action.RESTART)
+
+
+def test_a_run_that_somebody_shows_to_be_slower_than_another_is_advised_to_stop(
+    tmp_path: Path,
+) -> None:
+    runs = ["# 1 node", *["step: 10  wps: 6,118"] * 3, "# 4 nodes", *["step: 10  wps: 1,587"] * 3]
+    decision = read(tmp_path, *runs).decision
+    assert (decision.cause, decision.action) == (Cause.SLOW, Action.STOP)
+    assert decision.is_advice

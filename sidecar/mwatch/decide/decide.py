@@ -235,8 +235,10 @@ def advise(
     rule = RULES[finding.cause]
     case = _Case(job, finding, findings, DecisionRecord(), settings, rule, (), _UNPROVEN)
     is_spike = finding.cause is Cause.LOSS_SPIKE
-    is_lasting = finding.detector != LOG_END or finding.severity is Severity.CRITICAL
-    if finding.cause in _FOR_A_PERSON or (is_spike and is_lasting):
+    is_of_words = finding.detector == LOG_END
+    is_lasting = is_of_words and finding.severity is Severity.CRITICAL
+    is_for_person = finding.cause in _FOR_A_PERSON or (is_lasting and finding.cause is Cause.SLOW)
+    if is_for_person or (is_spike and (is_lasting or not is_of_words)):
         advised = _stop(case, _NO_FIX)
     elif finding.cause is Cause.DRAINED:
         advised = _restart(case)

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache, partial
 from operator import itemgetter
 
 from mwatch.detect.crashed import at_log_end, interrupted_hang, is_unexplained
-from mwatch.detect.shared.cluster_lines import taken_away
+from mwatch.detect.shared.cluster_lines import pod_deleted, taken_away
 from mwatch.detect.shared.last_lines import (
     completed,
     counted_until,
@@ -41,6 +41,7 @@ from mwatch.detect.shared.last_lines import (
 )
 from mwatch.detect.shared.loss_lines import (
     bad_numbers,
+    climbs,
     impossible_since_load,
     jumped,
     never_falls,
@@ -49,8 +50,14 @@ from mwatch.detect.shared.loss_lines import (
     stays_high,
     worse_since_resume,
 )
-from mwatch.detect.shared.speed_lines import flushes_memory, slow_network, slowed, waits_for_data
-from mwatch.detect.shared.words import Complaint, is_listed, worst_complaint
+from mwatch.detect.shared.speed_lines import (
+    compared,
+    flushes_memory,
+    slow_network,
+    slowed,
+    waits_for_data,
+)
+from mwatch.detect.shared.words import Complaint, is_listed, is_typed, worst_complaint
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.model.cause import Cause
 from mwatch.model.event import Arguments, Checkpoint, Event, Fault, Iteration, Phase, Validation
@@ -75,6 +82,8 @@ _ASKED_TO_END = re.compile(
 )
 _WAITS = re.compile(r"\bFile \"[^\"]{0,300}torch/distributed/[^\"]{1,200}\", line \d+, in ")
 _LAST_FRAMES = 6  # lines
+_INTERRUPT = re.compile(r"\bKeyboardInterrupt\b")
+_LAST_WORDS = 30  # lines
 _HELPER = re.compile(r"\bException in thread |\bProcess \w*(?:PoolWorker|Feeder|Process)-[\d:]+$")
 _CHAINED = re.compile(r"During handling of the above|was the direct cause of")
 _PEER_GONE = re.compile(
@@ -91,12 +100,12 @@ _AS_VAGUE = (Cause.CRASH, Cause.KILLED)
 
 _LOOKS = (
     bad_numbers, stood_still, members_missing, started_anew, worse_since_resume,
-    impossible_since_load, jumped, stays_high, spiked,
+    impossible_since_load, jumped, stays_high, climbs, spiked,
     nothing_learnt, never_falls, empty_shards, waits_for_data, keeps_failing, trials_pending,
     flushes_memory,
 )  # fmt: skip
 """What the last lines may show where nothing complains."""
-_CLEAR = (jumped, stays_high, empty_shards)
+_CLEAR = (jumped, stays_high, climbs, empty_shards, compared, slow_network)
 """Those of them that show a state which lasts."""
 
 
@@ -163,7 +172,8 @@ class LogEnd:
             return None if engine.job.attempt.is_finished else self.by_words(tails, line_counts)
         if better := _explained(lead, tails, line_counts, _after_new_start, _worse_since_resume):
             return better
-        if better := _explained(lead, tails, line_counts, _of_full_memory, _taken_away):
+        ways = (_after_its_end, _of_full_memory, _taken_away)
+        if better := _explained(lead, tails, line_counts, *ways):
             return better
         if lead is not None and lead.cause in _ENDED_BY_HAND:
             return _interrupted_wait(lead, tails, line_counts) or found
@@ -212,13 +222,11 @@ class LogEnd:
             is_clear = False
             if complaint is not None and complaint.cause is Cause.CHECKPOINT:
                 complaint = started_anew(lines) or complaint
-            if lead is None and complaint is None:
-                looks = ((look in _CLEAR, look(lines)) for look in _LOOKS)
-                is_clear, complaint = next(filter(itemgetter(1), looks), (False, None))
+            is_remark = complaint is not None and is_typed(complaint.text)
+            if lead is None and (complaint is None or is_remark):
                 is_known = file in self._with_steps
-                if complaint is None:
-                    complaint = slow_network(lines) if is_known else None
-                    complaint = complaint or slowed(lines, has_bars=is_known)
+                shown = ((look in _CLEAR, look(lines)) for look in _looks(is_known))
+                is_clear, complaint = next(filter(itemgetter(1), shown), (False, complaint))
             if taken is not None and taken.cause is Cause.DRAINED:
                 complaint = complaint or taken
             if complaint is not None and (lead is None or complaint.cause not in _AS_VAGUE):
@@ -238,8 +246,10 @@ class LogEnd:
         if not any(line_counts.get(file, 0) - line <= LAST_LINES for file, line in places):
             return None
         found = at_log_end(engine.job, self._progress, engine.settings)
+        shown = assessment.decision.finding
+        is_known = shown is not None and shown.severity is Severity.CRITICAL
         is_hang = found is not None and found.cause is Cause.HANG is assessment.decision.cause
-        return None if is_hang else found
+        return None if is_hang and is_known else found
 
 
 @lru_cache(maxsize=8)
@@ -248,6 +258,17 @@ def last_lines(tail: bytes, count: int) -> tuple[tuple[int, str], ...]:
     text = ANSI.sub(b"", tail).decode("utf-8", "replace")
     lines = text.removesuffix("\n").split("\n")[-LAST_LINES:]
     return tuple(enumerate(lines, count - len(lines) + 1))
+
+
+def _looks(is_known: bool) -> Iterator[Callable[[Sequence[tuple[int, str]]], Complaint | None]]:
+    """`is_known`: a recogniser read steps of these lines, so no bar is that of a download."""
+    yield from _LOOKS
+    if is_known:
+        yield slow_network
+    yield compared
+    yield partial(slowed, has_bars=is_known)
+    if is_known:
+        yield pod_deleted
 
 
 def is_only_words(finding: Finding) -> bool:
@@ -296,6 +317,20 @@ def _interrupted_wait(
         return None
     found = interrupted_hang(lead, summary)
     return replace(found, detector=LOG_END, confidence=_BY_WORDS, cannot_heal=False)
+
+
+def _after_its_end(
+    lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+) -> Finding | None:
+    """Somebody interrupted what was left of a run that had reported its end; None: not so."""
+    if not any(_INTERRUPT.search(each.text) for each in lead.evidence):
+        return None
+    file, before = _lines_before(lead, tails, line_counts)
+    last = before[-_LAST_WORDS:]
+    done = next((each for each in reversed(last) if is_completed(each[1])), None)
+    if done is None:
+        return None
+    return _by_words(file, Complaint(Cause.FINISHED, done[0], done[1].strip()), None)
 
 
 def _after_bad_numbers(

@@ -37,6 +37,7 @@ def test_a_count_that_rises_in_any_form_is_progress() -> None:
     [
         "$ nvidia-smi",
         "$ date; nvidia-smi",
+        "[u1@login2 runs]$ ssh gpu-7 nvidia-smi --query-gpu=utilization.gpu --format=csv",
         "(base) root@gpu-4:~# ps -o etime,cmd -C python",
         "-- nvidia-smi on gpu-4, 25 minutes after the last line --",
         "# (had waited 25 minutes at this point)",
@@ -243,3 +244,21 @@ def test_a_kill_while_weights_are_loaded_is_for_lack_of_memory(done: int) -> Non
     bar = f"Loading checkpoint shards:  14%|#4        | {done}/7 [00:21<02:09, 21.61s/it]"
     assert (host_memory_full([(1, bar)]) is not None) is (done == 1)
     assert host_memory_full([(1, bar), (2, "step 1 loss 2.5")]) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "is_anew"),
+    [
+        ("UserWarning: No checkpoint file found at `resume_from_checkpoint` a/last.ckpt.", True),
+        ("INFO | trainer | No existing checkpoint found /ckpts/opt/reshard-shard0.pt", True),
+        ("INFO | trainer | No existing checkpoint found ckpts/checkpoint_last.pt", False),
+    ],
+)
+def test_a_file_to_begin_with_that_was_not_there(line: str, is_anew: bool) -> None:
+    assert (started_anew([(1, line), (2, "step 1 loss 9.1")]) is not None) is is_anew
+
+
+def test_work_that_goes_on_beside_it_is_no_sign_of_a_hang() -> None:
+    steps = (1, "step 7 | loss 2.1")
+    assert stood_still([steps, (2, "$ # nothing else happens")]) is not None
+    assert stood_still([steps, (2, "$ # nothing else runs on these nodes")]) is None

@@ -8,6 +8,7 @@ import pytest
 
 from mwatch.detect.shared.loss_lines import (
     bad_numbers,
+    climbs,
     impossible_since_load,
     jumped,
     never_falls,
@@ -257,3 +258,21 @@ def test_a_loss_that_falls_slowly_from_far_above_since_a_resume_is_a_bad_resume(
     assert worse_since_resume(enumerate([*before, _LOADED, *since], 1)) is not None
     over = [*since, "Iter 9 [Loss 2.3]"]
     assert worse_since_resume(enumerate([*before, _LOADED, *over], 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_climbing"),
+    [
+        ([2.41, 2.44, 2.51, 2.58, 2.66, 2.70, 2.79, 2.90], True),
+        ([2.41, 2.44, 2.51, 2.58, 2.66, 2.70, 2.79], False),
+        ([2.41, 2.44, 2.31, 2.58, 2.66, 2.70, 2.79, 2.90], False),
+        ([2.41, 2.42, 2.43, 2.44, 2.45, 2.46, 2.47, 2.48], False),
+        ([0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08], False),
+    ],
+    ids=["climbs", "too few", "falls between", "hardly", "a penalty"],
+)
+def test_a_loss_that_rises_from_line_to_line(losses: list[float], is_climbing: bool) -> None:
+    lines = [f"Train loss/train/total: {loss}" for loss in losses]
+    assert (climbs(enumerate(lines, 1)) is not None) is is_climbing
+    rewarded = [f"{line} reward: 0.4" for line in lines]
+    assert climbs(enumerate(rewarded, 1)) is None

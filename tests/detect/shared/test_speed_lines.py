@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.detect.shared.speed_lines import (
+    compared,
     flushes_memory,
     slow_network,
     slowed,
@@ -170,3 +171,25 @@ def test_an_allocator_that_gives_back_its_cache_in_each_step_makes_them_slow() -
     line = "[WARNING] [stage3.py:2390:step] 4 pytorch allocator cache flushes since last step."
     assert flushes_memory(enumerate([line] * 3, 1)) == (Cause.SLOW, 1, line)
     assert flushes_memory(enumerate([line] * 2, 1)) is None
+
+
+@pytest.mark.parametrize("last", [1.6, 1.2])
+def test_steps_that_take_a_little_longer_each_time_become_slow(last: float) -> None:
+    times = [1000 * (1 + (last - 1) * n / 9) for n in range(10)]
+    lines = [f"step {n} | step time (ms): {each:.1f}" for n, each in enumerate(times, 1)]
+    assert (slowed(enumerate(lines, 1)) is not None) is (last > 1.5)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    "form", ["step: 20  wps: {:,}  mfu: 9%", "0/10, SamplesPerSec={}", "time: 1{0}  data_time: 0.1"]
+)
+def test_two_runs_that_somebody_put_side_by_side_are_compared(form: str, order: int) -> None:
+    fast, slow = [form.format(6118)] * 2, [form.format(1587)] * 2
+    if form.startswith("time"):
+        fast, slow = ["time: 0.39  data_time: 0.1"] * 2, ["time: 5.36  data_time: 0.1"] * 2
+    first, last = (fast, slow)[::order]
+    found = compared(enumerate(["# one node", *first, "# the same on four nodes", *last], 1))
+    assert found == (Cause.SLOW, 5 if order > 0 else 2, slow[0])
+    assert compared(enumerate([*first, *last], 1)) is None, "steps of one run may differ"
+    assert compared(enumerate([*first, "$ tail train.log", *first], 1)) is None

@@ -67,7 +67,7 @@ _PASSED_ON = re.compile(
     r"\b(?:job|run|task|step|worker|node|training)s? (?:has |have )?failed\.?$"
     r"|is detected by the operating system|[Ss]ee (?:the )?(?:root cause|stack trace) .{0,10}above"
     r"|\b[Tt]raining has failed after \d|inspect the previous error messages"
-    r"|NPU (?:function )?error\b.{0,80}error code is \d"
+    r"|NPU (?:function )?error\b.{0,80}error code is \d|\bACL stream synchronize failed"
     r"|^ray::\w|operation failed in the TorchScript interpreter"
     r"|\bremote (?:actor )?call (?:has )?failed\b|[Tt]raining failed due to worker errors"
 )

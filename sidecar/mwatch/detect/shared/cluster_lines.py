@@ -23,17 +23,30 @@ _DELETED = re.compile(
     r"\bkubectl\b[^|\n]{0,120}\sdelete\s|^(?:[\w.]{1,60} )?\"[\w.-]{1,80}\" deleted\b|\bscancel \d"
     r"|\bverb=delete\b|\b\w{0,20}[Jj]obs?(?:\.[\w.]{1,60})? \\?\"[\w.-]{1,80}\\?\" not found\b"
 )
+_ONE_POD = re.compile(
+    r"\bkubectl\b[^|\n]{0,120}\sdelete\s+(?:-\S+ (?:[\w-]+ )?){0,4}(?:pods?|po)\b"
+    r"|^pods? \"[\w.-]{1,80}\" (?:force )?deleted\b"
+)
 _DRAINED = re.compile(
     r"\bDisrupt(?:ing Node\b|ionTerminating\b)|\bFailedDraining\b|\bkubectl\b[^|\n]{0,80}\sdrain\s"
     r"|\bEvicted by drain\b|\bNodeNotSchedulable\b"
     r"|\bEvicted pod: (?:Underutilized|Empty|Drifted|Expired)|\bbecause it was drained\b"
     r"|\bdrain(?:ed)? (?:detected|via)\b|\bnode/\S{1,80} (?:cordoned|drained)\b"
+    r"|\bCordoned node\b|\bConsolidating via \w{1,20}, terminating \d{1,6} nodes?\b"
 )
 _KINDS = (
     (_SUSPENDED, Cause.SUSPENDED),
     (_DELETED, Cause.DELETED_BY_USER),
     (_DRAINED, Cause.DRAINED),
 )
+
+
+def pod_deleted(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """Somebody deleted a pod of a job and not the job: the others wait for it."""
+    for number, line in lines:
+        if _ONE_POD.search(line[:MAX_LINE]):
+            return Complaint(Cause.LOST_POD, number, line.strip())
+    return None
 
 
 def taken_away(lines: Iterable[tuple[int, str]]) -> Complaint | None:

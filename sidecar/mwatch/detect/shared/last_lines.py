@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from mwatch.detect.shared.loss_lines import has_loss
 from mwatch.detect.shared.speed_lines import BAR
-from mwatch.detect.shared.words import COMPLAINS, MAX_LINE, Complaint, family_of
+from mwatch.detect.shared.words import COMPLAINS, MAX_LINE, Complaint, family_of, is_typed
 from mwatch.model.cause import Cause
 
 _HAD_ONE = re.compile(
@@ -67,20 +67,22 @@ _NO_MODEL = re.compile(
     r"(?:could not find the metadata file|Unable to find latest file at) "
     r"(?:\S{0,300}/)?(?:\w{0,30}models?|pretrain\w{0,20}|hub|huggingface|[\w.-]{1,60}-(?:hf|optimizer-states))/"
     r"|Unable to find latest file at [\w-]{1,60}/[\w.-]{1,80}/latest\b"
-    r"|No checkpoint file exists at `resume_from_checkpoint`",
+    r"|No checkpoint file (?:exists|found) at `resume_from_checkpoint`"
+    r"|No existing checkpoint found (?!\S{0,300}checkpoint_last)\S{0,300}/",
     re.I,
 )
 """What it was to begin with is not there; the folder of the run itself is empty at its start."""
 _OF_SPEED = re.compile(r"temperature|clocks|throttle|slowdown")
 _LOOKED = re.compile(
-    r"^(?:\S{0,80}[$#>] |\([\w-]{1,40}\) \S{1,80}[$#] )(?:\w+; ?)?(?:sudo )?"
+    r"^(?:\S{0,80}[$#>] |\([\w-]{1,40}\) \S{1,80}[$#] |\[[^\]\n]{1,80}\][$#] )"
+    r"(?:\w+; ?)?(?:sudo )?(?:ssh [\w.@-]{1,80} )?"
     r"(?:srun (?:-\S{1,40} (?:\d{1,9} )?){0,6})?"
     r"(?:nvidia-smi|rocm-smi|py-spy|gdb|strace|ps|top|htop)\b"
     r"|^-{2,} ?(?:nvidia-smi|rocm-smi|py-spy|gdb)\b"
 )
 _NOTED = re.compile(
     r"^\W{0,6}(?:[a-z']{1,12} ){0,5}(?:no (?:more |further |new )?output\b"
-    r"|nothing (?:more|else|happens|is printed|moves)|stuck here|hangs? here"
+    r"|nothing (?:more|else(?! runs)|happens|is printed|moves)|stuck here|hangs? here"
     r"|hangs? (?:forever|for ever|indefinitely)|waited \d+ (?:min|hour))",
     re.I,
 )
@@ -107,7 +109,6 @@ _ANNOUNCED = re.compile(
 )
 _REACHED = re.compile(r"\b(?:global[_ ]?step|last[_ ]step)\W{1,8}(\d{1,12})\b", re.I)
 _MEMBER = re.compile(r"\bMEMBER: (\d{1,6})/(\d{1,6})\b")
-_TYPED = re.compile(r"\S{0,80}[$#] ")
 _EMPTY_SHARD = re.compile(
     r"^[-rwxsStT]{10}[.+@]? +\d+ +\S+ +\S+ +0 .{0,300}\.(?:pt|pth|ckpt|distcp|safetensors)$"
 )
@@ -178,7 +179,7 @@ def members_missing(lines: Iterable[tuple[int, str]]) -> Complaint | None:
             is_whole = len(members[found[2]]) >= int(found[2])
             last = None if is_whole else Complaint(Cause.HANG, number, line.strip())
         elif text.strip():
-            if _TYPED.match(text):
+            if is_typed(text):
                 break
             last = None
     return last

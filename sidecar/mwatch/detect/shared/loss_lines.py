@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from math import isfinite
 
 from mwatch.detect.shared.words import MAX_LINE, Complaint
@@ -62,6 +63,9 @@ _FLAT = 0.0005  # share of the loss within which all of them lie
 _FLAT_LINES, _SAME_LINES = 6, 9
 _CROSS_ENTROPY = re.compile(r"cross_?entropy|^lm_?loss", re.I)
 _BY_CHANCE = 16.0  # the logarithm of nine million tokens
+_CLIMBING = 8  # lines in which the loss never falls,
+_NO_FALL, _CLIMBED = 0.99, 1.15  # not by this much, and ends so many times as high
+_CLIMBS_FROM = 1.0  # a smaller one may be a penalty that is meant to grow
 _LONG = 300  # iterations in which a loss falls by more than that
 _ITERATION = re.compile(
     r"\b(?:iter(?:ation)?|(?:global[_ ])?step|num_updates)s?\W{0,8}(\d{1,12})\b", re.I
@@ -279,6 +283,21 @@ def _scattered(
     if min(map(sum, sides)) < 2 or sum(map(sum, sides)) <= len(losses) // 2:
         return None
     return Complaint(Cause.RESUME_DIVERGED, after[0][1], after[0][2].strip())
+
+
+def climbs(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The losses of one name rise from line to line."""
+    return next(filter(None, map(_climbs, _of_training(lines).values())), None)
+
+
+def _climbs(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
+    losses = [loss for loss, _, _ in printed]
+    if len(losses) < _CLIMBING or losses[0] < _CLIMBS_FROM or _REWARDED.search(printed[0][2]):
+        return None
+    is_steady = all(after > _NO_FALL * before for before, after in pairwise(losses))
+    if not is_steady or losses[-1] < _CLIMBED * losses[0]:
+        return None
+    return Complaint(Cause.LOSS_SPIKE, printed[0][1], printed[0][2].strip())
 
 
 def never_falls(lines: Iterable[tuple[int, str]]) -> Complaint | None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from math import inf
 from operator import lt
+from statistics import median
 
-from mwatch.detect.shared.words import MAX_LINE, Complaint
+from mwatch.detect.shared.words import MAX_LINE, Complaint, is_typed
 from mwatch.model.cause import Cause
 
 BAR = re.compile(
@@ -22,7 +24,8 @@ _VALUE = r"(?P<value>\d{1,9}(?:,\d{3}){0,3}(?:\.\d{1,6})?(?:e[+-]?\d{1,2})?)"
 _COUNTS = r"(?:it(?:er(?:ation)?)?|step|batch|example|sample|token|image|sequence|word)(?:e?s)?"
 _RATES = (
     re.compile(
-        rf"\b(?P<name>tps|tgs|wps|{_COUNTS}(?:/|_per_|[ _]per[ _])s(?:ec(?:ond)?)?\w{{0,16}}"
+        rf"\b(?P<name>tps|tgs|wps|SamplesPerSec"
+        rf"|{_COUNTS}(?:/|_per_|[ _]per[ _])s(?:ec(?:ond)?)?\w{{0,16}}"
         rf"|throughput\w{{0,24}})[\"']?\s{{0,8}}[:=|]\s{{0,8}}{_VALUE}\b",
         re.I,
     ),
@@ -39,11 +42,15 @@ _TIMES = (
     re.compile(
         rf"\b{_VALUE} (?P<name>m?s(?:ec(?:ond)?s?)?/(?:it(?:er)?|step|batch|sample))\b", re.I
     ),
+    re.compile(rf"(?<![\w/])(?P<name>time): {_VALUE} {{1,4}}data_time: "),
 )
 _FEW = 3  # lines, counts of a bar or rates; of the last two each
 _MUCH_SLOWER = 2.5  # times as slow as each of as many before
 _GROWING = 5  # lines of which each is slower
+_DRIFTING = 8  # lines of which none is faster than the one before
+_DRIFT = 1.5  # times as slow as the first of them
 _LEVEL = 5  # lines in a row that take nearly as long, before and after
+_NOISE, _LITTLE = 0.99, 1.2  # times the one before
 _EVEN = 1.15  # times the shortest of them that the longest may take
 _HIGHER_LEVEL = 1.5  # times as slow as the slowest of those before
 _BATCH = re.compile(r"\bglobal[ _]batch[ _]size\W{1,4}(\d{1,9})\b", re.I)
@@ -117,10 +124,14 @@ def _slowdown(times: Sequence[tuple[float, int, str]], least: float = 0.0) -> Co
 
 
 def _grows(seconds: Sequence[float]) -> bool:
-    """Each of the last is longer than the one before, and the last one much longer."""
-    last = seconds[-_GROWING:]
+    """Each of the last is longer than the one before and the last one much longer, or they become
+    longer little by little."""
+    last, many = seconds[-_GROWING:], seconds[-2 * _DRIFTING :]
     rises = len(last) == _GROWING and all(map(lt, last, last[1:]))
-    return rises and last[-1] > _MUCH_SLOWER * last[0]
+    if rises and last[-1] > _MUCH_SLOWER * last[0]:
+        return True
+    by_little = (_NOISE < after / before < _LITTLE for before, after in pairwise(many))
+    return len(many) >= _DRIFTING and many[-1] > _DRIFT * many[0] and all(by_little)
 
 
 def _level_begins(seconds: Sequence[float]) -> int:
@@ -131,6 +142,25 @@ def _level_begins(seconds: Sequence[float]) -> int:
     parts = seconds[max(0, begin - _LEVEL) : begin], seconds[begin:]
     is_even = all(len(part) >= _LEVEL and max(part) < _EVEN * min(part) for part in parts)
     return begin if is_even and max(parts[0]) * _HIGHER_LEVEL < least else 0
+
+
+def compared(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """Somebody put lines of two runs side by side, with a command or remark between them, and one
+    is several times as slow as the other."""
+    parts: dict[str, dict[int, list[tuple[float, int, str]]]] = {}
+    part = 0
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        part += is_typed(text)
+        for name, seconds in _printed_times(text):
+            of_part = parts.setdefault(name, {}).setdefault(part, [])
+            of_part.append((seconds, number, line.strip()))
+    for of_name in parts.values():
+        usual = {part: median(each[0] for each in found) for part, found in of_name.items()}
+        slow = max(usual, key=usual.__getitem__)
+        if usual[slow] > _MUCH_SLOWER * min(usual.values()) and len(of_name[slow]) > 1:
+            return Complaint(Cause.SLOW, *of_name[slow][0][1:])
+    return None
 
 
 def waits_for_data(lines: Iterable[tuple[int, str]]) -> Complaint | None:

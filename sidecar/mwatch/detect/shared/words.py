@@ -54,6 +54,7 @@ _LISTED = re.compile(
     r"|(?:Not)?Ready\S*\s+[\w<>,/-]{1,80}\s+\d+[smhdy])"
 )
 """A row of `kubectl get` of pods or nodes: its status is of now, wherever it was pasted."""
+_PROMPT = re.compile(r"\S{0,80}[$#] ")
 _FRAME = re.compile(r"\bFile \"[^\"]{1,300}\", line \d+")
 _STARTED = re.compile(r"\bStarted container\b|\bCreated container\b")
 """The pod came up after all."""
@@ -389,6 +390,11 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def _family_of(text: str) -> _Family | None:
     return next((each for each in _FAMILIES if _compiled(each.pattern).search(text)), None)
+
+
+def is_typed(text: str) -> bool:
+    """A command or a remark of who pasted the log, behind a prompt."""
+    return _PROMPT.match(text) is not None
 
 
 def family_of(text: str) -> Cause | None:
