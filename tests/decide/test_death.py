@@ -8,11 +8,11 @@ import pytest
 
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
-from mwatch.model.job import Job, ProcessGone
-from mwatch.model.observation import ProcessExit
+from mwatch.model.job import Job, ProcessGone, Stream
+from mwatch.model.observation import ProcessExit, SignSource, SignState
 from mwatch.model.phase import JobPhase
 from support.builders.decide import decided, died, finding, running
-from support.builders.job import START, rank
+from support.builders.job import START, add_sign, rank
 
 
 def hang(built: Job) -> Decision:
@@ -97,3 +97,13 @@ def test_a_pod_that_ended_well_before_the_others_is_no_death() -> None:
     built = died(code=0)
     built.attempt.phase = JobPhase.TRAINING
     assert hang(built).action is Action.NONE
+
+
+def test_an_exception_about_bad_numbers_is_proven_by_the_end_of_its_process() -> None:
+    caught = running(silent=60.0)
+    caught.streams["pod-0"] = Stream("pod-0", has_wrapper=True)
+    guard = finding(Cause.NAN, detector="crashed", since_iteration=101)
+    add_sign(caught, SignSource.CPU_TIME, SignState.MOVING)
+    assert decided(caught, guard).action is Action.NONE
+    assert decided(caught, finding(Cause.NAN, since_iteration=90)).action is Action.STOP
+    assert decided(died(), guard).action is not Action.NONE

@@ -12,11 +12,11 @@ from mwatch.decide.decide import record_action
 from mwatch.decide.resume import first_bad, rollback_refusal, target
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action
-from mwatch.model.job import Job, Layout, Save
+from mwatch.model.job import Job, Layout, Save, Stream
 from mwatch.model.settings import CheckpointSettings, Settings
 from mwatch.model.timeline import Rollback
 from support.builders.decide import act, decided, finding, record, running
-from support.builders.job import START, add_checkpoints, step, steps
+from support.builders.job import START, add_checkpoints, job, rank, step, steps
 
 
 def bad_since(iteration: int | None, *checkpoints: int, last: int = 650, **more: Any) -> Job:
@@ -205,3 +205,21 @@ def test_a_checkpoint_that_is_no_better_or_holds_bad_numbers_is_not(iteration: i
     decision = decided(_with_queued_save(iteration, queued_at=START + 300.0), nan)
     plain = decided(bad_since(60, 10, last=70), nan)
     assert decision.act_at == plain.act_at
+
+
+@pytest.mark.parametrize(
+    ("apart", "seconds", "is_quoted"), [(0.1, None, True), (2.0, None, False), (2.0, 30.0, True)]
+)
+def test_numbers_of_lines_that_came_all_at_once_may_be_of_another_run(
+    apart: float, seconds: float | None, is_quoted: bool
+) -> None:
+    lines = [step(n, at=START + n * apart, loss=None, seconds=seconds) for n in (1, 2, 3)]
+    built = job(lines)
+    nan = finding(Cause.NAN, since_iteration=2, since_time=built.now)
+    assert decided(built, nan).action is not Action.NONE, "only a wrapper knows when they came"
+    built.streams["pod-0"] = Stream("pod-0", has_wrapper=True)
+    decision = decided(built, nan)
+    assert (decision.action is Action.NONE) is is_quoted
+    assert ("quoted" in decision.reason) is is_quoted
+    built.attempt.ranks[0] = rank(0, 3, at=built.now)
+    assert decided(built, nan).action is not Action.NONE, "a rank has made them"

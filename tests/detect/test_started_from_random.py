@@ -10,9 +10,9 @@ from typing import Any
 from mwatch.detect.started_from_random import DETECTOR
 from mwatch.model.cause import Cause
 from mwatch.model.finding import Severity
-from mwatch.model.job import Attempt, Job, Layout
-from mwatch.model.observation import Source
-from support.builders.job import START, add_checkpoints, fault, found, job, steps
+from mwatch.model.job import Attempt, Job, Layout, ProcessGone, Stream
+from mwatch.model.observation import ProcessExit, Source
+from support.builders.job import START, add_checkpoints, error, fault, found, job, steps
 
 BOTH = (Source.LOG, Source.CHECKPOINTS)
 
@@ -133,3 +133,24 @@ def test_no_log_no_verdict() -> None:
     built = again(ended(), sights=())
     add_checkpoints(built, 40, attempt=1)
     assert found(DETECTOR, built) == []
+
+
+def counted_again(*, is_numbered: bool = False, **before: Any) -> Job:
+    """A wrapper watches, and the iterations of its command begin again at 1."""
+    built = job(steps([3.0, 2.9]), number=2, is_numbered=is_numbered)
+    built.past.append(ended(**before))
+    built.streams["pod-0"] = Stream("pod-0", has_wrapper=True)
+    add_checkpoints(built, 40, attempt=1)
+    return built
+
+
+def test_a_command_that_counts_again_by_itself_is_perhaps_another_training() -> None:
+    assert severities(counted_again()) == [Severity.WARNING]
+
+
+def test_a_new_process_or_one_that_failed_before_has_lost_its_checkpoint() -> None:
+    assert severities(counted_again(is_numbered=True)) == [Severity.CRITICAL]
+    assert severities(counted_again(faults=[fault("cuda-out-of-memory")])) == [Severity.CRITICAL]
+    assert severities(counted_again(errors=[error()])) == [Severity.CRITICAL]
+    gone = {"pod-0": ProcessGone(START, "pod-0", ProcessExit(1, None, None))}
+    assert severities(counted_again(gone=gone)) == [Severity.CRITICAL]

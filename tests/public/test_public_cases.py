@@ -37,7 +37,7 @@ def test_no_harmless_log_is_acted_on() -> None:
     assert not acted_on, summary(acted_on)
 
 
-@pytest.mark.parametrize("case", CASES[::16], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES[::20], ids=lambda case: case.name)
 def test_the_command_says_the_same_of_a_file_and_of_a_pipe(case: Case) -> None:
     """Apart from the age of the log in the summary: a pipe has none."""
     here = judge_here(case).verdicts[0][1:4]

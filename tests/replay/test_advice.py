@@ -33,12 +33,16 @@ def read(folder: Path, *lines: str) -> RunReport:
     return replay(ReplayRequest([str(file)]), NOW)
 
 
+def test_a_job_that_waits_for_room_keeps_its_place(tmp_path: Path) -> None:
+    report = read(tmp_path, NO_ROOM)
+    assert (report.verdict.cause, report.decision.action) == (Cause.UNSCHEDULABLE, Action.NONE)
+
+
 @pytest.mark.parametrize(
     ("lines", "cause", "action"),
     [
         ([PULL], Cause.IMAGE, Action.STOP),
         ([MOUNT], Cause.VOLUME, Action.STOP),
-        ([NO_ROOM], Cause.UNSCHEDULABLE, Action.STOP),
         ([TIMED_OUT.format(71)], Cause.HANG, Action.RESTART),  # an excerpt: it may have worked
         (
             [ARGUMENTS, "  world_size .... 8", "--- end of arguments ---", TIMED_OUT.format(1)],

@@ -375,10 +375,24 @@ def test_a_peer_that_npus_waited_for_is_named_before_the_error_that_follows(tmp_
     assert (decision.cause, decision.action) == (Cause.HANG, Action.RESTART)
 
 
-def test_a_run_that_somebody_shows_to_be_slower_than_another_is_advised_to_stop(
-    tmp_path: Path,
-) -> None:
+def test_a_run_that_somebody_shows_to_be_slower_than_another_is_slow(tmp_path: Path) -> None:
     runs = ["# 1 node", *["step: 10  wps: 6,118"] * 3, "# 4 nodes", *["step: 10  wps: 1,587"] * 3]
-    decision = read(tmp_path, *runs).decision
-    assert (decision.cause, decision.action) == (Cause.SLOW, Action.STOP)
-    assert decision.is_advice
+    assert read(tmp_path, *runs).decision.cause is Cause.SLOW
+
+
+def test_losses_that_rise_fast_to_the_last_line_are_a_spike(tmp_path: Path) -> None:
+    losses = (4.0127, 4.0316, 5.4861, 7.119, 8.3047)
+    lines = [f"Train loss/train/total: {loss}" for loss in losses]
+    decision = read(tmp_path, *lines).decision
+    assert (decision.cause, decision.action) == (Cause.LOSS_SPIKE, Action.STOP)
+    assert read(tmp_path, *lines[:4]).decision.cause is Cause.UNKNOWN
+
+
+def test_losses_that_are_higher_since_a_resume_have_not_jumped(tmp_path: Path) -> None:
+    before = [f"{{'loss': {loss}, 'epoch': 0.44}}" for loss in (0.7712, 0.769, 0.7733, 0.7654)]
+    after = [f"{{'loss': {loss}, 'epoch': 0.45}}" for loss in (3.41, 3.2, 3.09, 2.98, 2.93)]
+    resumed = "  Continuing training from global step 9800"
+    bar = " 45%|####      | 9801/21882 [06:31<00:08, 15.2it/s]"
+    decision = read(tmp_path, *before, resumed, bar, *after).decision
+    assert (decision.cause, decision.action) == (Cause.RESUME_DIVERGED, Action.STOP)
+    assert read(tmp_path, *before, bar, *after).decision.cause is Cause.LOSS_SPIKE

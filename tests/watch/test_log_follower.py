@@ -207,3 +207,14 @@ def test_iteration_lines_are_quoted_as_they_were_printed_while_they_are_new(tmp_
     log.read()
     assert printed.text("trainer.log", 1) == megatron_line(700).strip()
     assert printed.text("trainer.log", 704) is None, "that is in the old file"
+
+
+def test_the_next_process_counts_lines_without_a_step_from_1_again(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    first = b"{'loss': 2.5, 'epoch': 0.1}\n{'loss': 2.4, 'epoch': 0.2}\n"
+    log.add(first)
+    assert iterations(log.read()) == [1, 2]
+    log.add(b"{'loss': 2.3, 'epoch': 0.3}\n")
+    assert iterations(log.rest()) == [3]
+    log.add(first)
+    assert iterations(log.read()) == [1, 2]

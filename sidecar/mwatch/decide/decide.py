@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from mwatch.decide import history, resume, verdict, witness
 from mwatch.decide.policy import (
+    DEATH_DETECTORS,
     GIVE_UP_EXIT_CODE,
     LOOP_DETECTORS,
     RULES,
@@ -24,6 +25,7 @@ from mwatch.decide.policy import (
     Resume,
     acts,
     breaks_gang,
+    rule_of,
 )
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action, Decision, DecisionRecord, Witness
@@ -43,11 +45,12 @@ _WAIT = "and the run may recover by itself: `mwatch restart`, or end it, if you 
 _UNPROVEN = "not acted on: the log does not prove it, nor show that the run has ended"
 _FOR_A_PERSON = frozenset(
     {
-        Cause.IMAGE, Cause.VOLUME, Cause.UNSCHEDULABLE, Cause.STARTED_FROM_RANDOM,
-        Cause.RESUME_DIVERGED, Cause.LOSS_STUCK, Cause.FINISHED_EARLY,
+        Cause.IMAGE, Cause.VOLUME, Cause.STARTED_FROM_RANDOM, Cause.RESUME_DIVERGED,
+        Cause.LOSS_STUCK, Cause.FINISHED_EARLY,
     }
 )  # fmt: skip
-"""Shown and not acted on; starting again changes nothing."""
+"""Shown and not acted on; starting again changes nothing. A job without room keeps its place."""
+_QUOTED = "not acted on: its lines came all at once, so they may be quoted from another run"
 _NO_FIX = "a restart does not fix it"
 _BUS_ERROR = "process-bus-error"
 _NEVER_WORKED = "this run has never made a step, so its set-up is more likely at fault than chance"
@@ -111,7 +114,7 @@ def _is_open_stall(case: _Case) -> bool:
         return False
     if witness.is_stopped(job, case.settings):
         return False
-    is_end = witness.reports_an_exit(finding) or finding.detector in witness.DEATH_DETECTORS
+    is_end = witness.reports_an_exit(finding) or finding.detector in DEATH_DETECTORS
     has_ended = is_end and not witness.is_only_printed(job, finding)
     return case.rule.proof is not Proof.OWN and not has_ended and _may_heal(finding)
 
@@ -213,7 +216,7 @@ def decide(
         return _nothing(job, *verdict.judge_quiet(job))
     decisions = []
     for finding in candidates:
-        case = _Case(job, finding, findings, record, settings, RULES[finding.cause])
+        case = _Case(job, finding, findings, record, settings, rule_of(finding))
         decision = _about(case)
         if decision.action is not Action.NONE or case.rule.explains_all:
             return decision
@@ -232,13 +235,11 @@ def advise(
     """What a person should do about a finding of a recorded log that is not acted on, for lack of
     proof or because it never is; None: nothing. `has_worked`: a count rose in lines of a form that
     no recogniser reads."""
-    rule = RULES[finding.cause]
+    rule = rule_of(finding)
     case = _Case(job, finding, findings, DecisionRecord(), settings, rule, (), _UNPROVEN)
     is_spike = finding.cause is Cause.LOSS_SPIKE
-    is_of_words = finding.detector == LOG_END
-    is_lasting = is_of_words and finding.severity is Severity.CRITICAL
-    is_for_person = finding.cause in _FOR_A_PERSON or (is_lasting and finding.cause is Cause.SLOW)
-    if is_for_person or (is_spike and (is_lasting or not is_of_words)):
+    is_lasting = finding.detector != LOG_END or finding.severity is Severity.CRITICAL
+    if finding.cause in _FOR_A_PERSON or (is_spike and is_lasting):
         advised = _stop(case, _NO_FIX)
     elif finding.cause is Cause.DRAINED:
         advised = _restart(case)
@@ -286,6 +287,8 @@ def _about(case: _Case) -> Decision:
     if (may_be := witness.may_be_done(job, finding)) is not None:
         reason = f"not acted on: {may_be}, and its last lines may be late"
         return _nothing(job, finding.cause, reason, finding)
+    if rule.proof is Proof.OWN and witness.may_be_quoted(job):
+        return _nothing(job, finding.cause, _QUOTED, finding)
     judged = witness.judge(job, finding, case.findings, case.settings)
     if not judged.is_proven:
         return _nothing(job, finding.cause, judged.reason, finding, judged.witnesses)

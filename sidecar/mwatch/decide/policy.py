@@ -13,6 +13,7 @@ from mwatch.model.finding import Finding, Severity
 
 GIVE_UP_EXIT_CODE = 93  # the wrapper exits with it if no restart is wanted
 
+DEATH_DETECTORS = frozenset({"crashed", "finished_early"})
 LOOP_DETECTORS = frozenset({"crash_loop", "no_progress"})
 """They judge past attempts: what would be a restart becomes a stop."""
 _LEVELS = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
@@ -83,6 +84,20 @@ RULES: dict[Cause, CauseRule] = {
         _WATCHED,
     ),
 }  # fmt: skip
+
+
+_BY_ITS_END = {
+    cause: replace(rule, proof=Proof.DEATH)
+    for cause, rule in RULES.items()
+    if rule.proof is Proof.OWN
+}
+
+
+def rule_of(finding: Finding) -> CauseRule:
+    """Bad numbers in the lines of a run prove themselves. An exception about them may have been
+    caught: it is proven by the end of its process."""
+    rules = _BY_ITS_END if finding.detector in DEATH_DETECTORS else RULES
+    return rules.get(finding.cause) or RULES[finding.cause]
 
 
 def level(severity: Severity) -> int:

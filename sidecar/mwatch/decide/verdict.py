@@ -22,6 +22,7 @@ from mwatch.model.event import ASKED_EXITS
 from mwatch.model.finding import LOG_END, Culprit, Finding, Severity, Verdict
 from mwatch.model.job import Job
 from mwatch.model.phase import JobPhase
+from mwatch_trainer.contract import TRAINS_ON
 
 _RANKS: tuple[frozenset[Cause], ...] = (
     frozenset({Cause.RERUN, Cause.HARDWARE}),
@@ -38,13 +39,22 @@ _NOT_FINITE = re.compile(r"Unexpected result -?(?:nan|inf)\b", re.IGNORECASE)
 
 
 def ranked(job: Job, findings: Iterable[Finding]) -> Sequence[Finding]:
-    """Sort by what to act on first, without findings that only inform."""
+    """Sort by what to act on first, without findings that only inform. A loss that is higher since
+    a resume has not jumped: going back would load the same again."""
+    findings = [*findings]
+    is_of_resume = any(map(_shows_bad_resume, findings))
     candidates = [
         finding
         for finding in findings
         if finding.severity is not Severity.INFO or RULES[finding.cause].explains_all
+        if not (is_of_resume and finding.cause is Cause.LOSS_SPIKE)
     ]
     return sorted(candidates, key=lambda finding: _key(job, finding))
+
+
+def _shows_bad_resume(finding: Finding) -> bool:
+    is_shown = finding.detector == LOG_END and finding.severity is Severity.CRITICAL
+    return is_shown and finding.cause is Cause.RESUME_DIVERGED
 
 
 def _key(job: Job, finding: Finding) -> tuple[bool, bool, int, int, float, float]:
@@ -128,6 +138,12 @@ def judge_quiet(job: Job) -> QuietVerdict:
         return QuietVerdict(Cause.FINISHED, f"training ended as it was asked to{_at(job)}")
     if attempt.phase is JobPhase.ENDED and _left_with_zero_at_the_end(job):
         return QuietVerdict(Cause.FINISHED, f"its processes ended with exit code 0{_at(job)}")
+    if attempt.phase is JobPhase.ENDED and job.ended_itself_twice:
+        total = job.layout.total_iterations
+        where = f"iteration {job.end_of(attempt)}{f' of {total}' if total else ''}"
+        return QuietVerdict(Cause.FINISHED, f"training ended at {where} by itself, twice")
+    if any(gone.exit.reason == TRAINS_ON for gone in attempt.gone.values()):
+        return QuietVerdict(Cause.UNKNOWN, f"{TRAINS_ON}{_at(job)}")
     if attempt.phase is JobPhase.ENDED:
         return QuietVerdict(Cause.UNKNOWN, "the attempt ended for an unknown reason")
     if not any(view.is_up for view in job.sources.values()):

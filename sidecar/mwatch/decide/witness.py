@@ -17,7 +17,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from mwatch.decide import resume
-from mwatch.decide.policy import RULES, Proof
+from mwatch.decide.policy import DEATH_DETECTORS, RULES, Proof, rule_of
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Witness
 from mwatch.model.finding import LOG_END, Finding
@@ -28,7 +28,6 @@ from mwatch.model.settings import Settings
 
 _STALL_DETECTORS = frozenset({"stalled"})
 """They compare the silence with the deadline of the phase already."""
-DEATH_DETECTORS = frozenset({"crashed", "finished_early"})
 COLLECTIVES = frozenset({SignSource.NCCL_RAS, SignSource.FLIGHT_RECORDER})
 SPINNING_PHASES = frozenset({JobPhase.TRAINING, JobPhase.EVALUATING})
 """In the others a busy CPU does real work: it compiles, reads or writes."""
@@ -73,6 +72,9 @@ TIMEOUT_FAULTS = frozenset(
 )  # fmt: skip
 """Catalogue entries by which the job itself reports a hang."""
 _MAX_WITNESSES = 8
+_SEVERAL = 2  # lines
+_FIRST_LINES = 200
+_AT_ONCE_SECONDS, _TOO_FAST = 1.0, 0.2
 
 
 def is_over(job: Job) -> bool:
@@ -89,9 +91,10 @@ def reports_an_exit(finding: Finding) -> bool:
     """The finding is about an exit, not a silence. A hang never is, except in a recorded log."""
     if finding.detector == LOG_END:
         return True
-    if RULES[finding.cause].proof is Proof.SILENCE and finding.cause is not Cause.HANG:
+    proof = rule_of(finding).proof
+    if proof is Proof.SILENCE and finding.cause is not Cause.HANG:
         return finding.detector in DEATH_DETECTORS
-    return RULES[finding.cause].proof is Proof.DEATH
+    return proof is Proof.DEATH
 
 
 def is_only_printed(job: Job, finding: Finding) -> bool:
@@ -172,6 +175,20 @@ def may_be_done(job: Job, finding: Finding) -> str | None:
     if attempt.iteration >= total - max(2, job.layout.log_interval or 1):
         return "it was in its last iterations"
     return None
+
+
+def may_be_quoted(job: Job) -> bool:
+    """The wrapper has seen no rank make an iteration, and all lines came at once, or much faster
+    than the iterations take that they report: a script may show the end of an old log before it
+    starts."""
+    attempt = job.attempt
+    if len(attempt.steps) < _SEVERAL or not all(map(job.has_wrapper, attempt.streams)):
+        return False
+    if any(rank.iteration is not None for rank in attempt.ranks.values()):
+        return False
+    lines = [attempt.steps[at] for at in range(min(len(attempt.steps), _FIRST_LINES))]
+    took = sum((line.seconds or 0.0) * line.covers for line in lines[1:])
+    return lines[-1].at - lines[0].at < max(_AT_ONCE_SECONDS, _TOO_FAST * took)
 
 
 def is_stopped(job: Job, settings: Settings) -> bool:
@@ -402,7 +419,7 @@ class Judgement(NamedTuple):
 
 
 def judge(job: Job, finding: Finding, findings: Sequence[Finding], settings: Settings) -> Judgement:
-    if RULES[finding.cause].proof is Proof.OWN:
+    if rule_of(finding).proof is Proof.OWN:
         reported = Witness(finding.detector, True, finding.summary)
         return Judgement(True, "what was printed is proof enough", (reported,))
     if is_over(job):

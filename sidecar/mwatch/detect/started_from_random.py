@@ -29,7 +29,8 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _judge(job: Job, did: str) -> list[Finding]:
-    is_anew = bool(job.past) and job.past[-1].is_done  # it had finished: perhaps a new run
+    # Perhaps a new run: the last one had finished, or its command goes on.
+    is_anew = bool(job.past) and (job.past[-1].is_done or _is_same_process(job))
     there = _newest_there(job)
     if there is not None:
         what = f"although the checkpoint of iteration {there} is there"
@@ -47,6 +48,15 @@ def _judge(job: Job, did: str) -> list[Finding]:
         what = "although --load names another folder than --save"
         return [_finding(job, did, what, Severity.WARNING)]
     return []
+
+
+def _is_same_process(job: Job) -> bool:
+    """The wrapper has seen no new process and nothing has failed: the command itself counts from 1
+    again, with each epoch or for the next training of a script."""
+    attempt, before = job.attempt, job.past[-1]
+    is_watched = bool(attempt.streams) and all(map(job.has_wrapper, attempt.streams))
+    has_failed = before.errors or any(seen.is_root for seen in before.faults)
+    return is_watched and not attempt.is_numbered and not has_failed and not before.gone
 
 
 def _newest_there(job: Job) -> int | None:

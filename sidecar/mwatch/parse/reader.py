@@ -18,7 +18,7 @@ from mwatch.parse.fast_path.layout import LineLayout, learn
 from mwatch.parse.fast_path.run import LineRun, read_run
 from mwatch.parse.fast_path.shape import Shapes
 from mwatch.parse.grammar import Grammar, Span
-from mwatch.parse.lines.context import Block, Context
+from mwatch.parse.lines.context import Block, Context, LoopState
 from mwatch.parse.lines.line import Line, LineBlock, Numbering, Transport, split_prefix
 
 _MAX_LANES = 64
@@ -68,6 +68,10 @@ class Reader:
     def settle(self) -> list[Event]:
         """Nothing came for a while: close the open blocks."""
         return [event for lane in list(self._lanes) for event in self._close_lane(lane)]
+
+    def command_ended(self) -> None:
+        """The next process counts its steps anew; what is known of its format stays."""
+        self._context.loop = LoopState()
 
     def restart(self) -> list[Event]:
         """The file was rotated or rewritten: lines count from 1 again, the run goes on."""

@@ -105,7 +105,7 @@ _LOOKS = (
     flushes_memory,
 )  # fmt: skip
 """What the last lines may show where nothing complains."""
-_CLEAR = (jumped, stays_high, climbs, empty_shards, compared, slow_network)
+_CLEAR = (jumped, stays_high, climbs, empty_shards)
 """Those of them that show a state which lasts."""
 
 

@@ -96,7 +96,9 @@ class LogFollower:
         """Read to the end after the command has ended; open blocks are complete."""
         now = self._clock.now()
         events, _ = self._read(now, _REST_SECONDS)
-        return self._at(now, events + self._settle())
+        events += self._settle()
+        self._reader.command_ended()
+        return self._at(now, events)
 
     def close(self) -> None:
         self._tail.close()

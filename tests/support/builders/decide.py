@@ -19,9 +19,18 @@ from support.builders.job import START, job, step
 HOUR = 3600.0
 
 
+_DETECTORS = {
+    Cause.HANG: "stalled",
+    Cause.NAN: "loss_missing",
+    Cause.LOSS_SCALE_COLLAPSE: "loss_scale_collapse",
+    Cause.LOSS_SPIKE: "loss_spike",
+    Cause.STARTED_FROM_RANDOM: "started_from_random",
+}
+
+
 def finding(cause: Cause, **change: Any) -> Finding:
     """Critical, from the detector that usually says so, since the end of the built job."""
-    detector = "stalled" if cause is Cause.HANG else "crashed"
+    detector = _DETECTORS.get(cause, "crashed")
     usual: dict[str, Any] = {
         "detector": detector,
         "severity": Severity.CRITICAL,

@@ -126,7 +126,8 @@ def _jump(
     losses = [loss for loss, _, _ in printed]
     if len(losses) < least_before + _AFTER or not all(map(isfinite, losses)):
         return None
-    least = min(losses[-_AFTER:])
+    last = losses[-_AFTER:]
+    least = last[1] if last == sorted(last) else min(last)  # while it explodes, not the first
     low = (i for i in range(len(losses) - 1, -1, -1) if losses[i] * _PLATEAU < least)
     start = next(low, -1) + 1
     before = losses[max(0, start - _USUAL) : start]
