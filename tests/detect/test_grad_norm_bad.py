@@ -13,6 +13,7 @@ import pytest
 from mwatch.detect.grad_norm_bad import DETECTOR
 from mwatch.model.cause import Cause
 from mwatch.model.finding import Severity
+from mwatch.model.job import Layout
 from mwatch.model.step import Step
 from support.builders.job import found, job, step
 
@@ -64,6 +65,69 @@ def test_skipped_steps_are_the_scalers_business() -> None:
     skipped = step(2, grad_norm=NAN, covers=10, skipped=10)
     assert found(DETECTOR, job([*lines(0.8), skipped])) == []
     assert found(DETECTOR, job(lines(0.8, None))) == []
+
+
+HUGGING_FACE: dict[str, Any] = {"flavour": "other", "loss_scale": None}
+
+
+@pytest.mark.parametrize("norm", [NAN, INF])
+@pytest.mark.parametrize("first", [1, 31])
+def test_a_scaler_that_counts_nothing_may_have_skipped_these_steps(norm: float, first: int) -> None:
+    """From 2^32 to 1 it skips 33 in a row."""
+    good = lines(*[0.8] * (first - 1), **HUGGING_FACE)
+    bad = lines(*[norm] * 60, first=first, **HUGGING_FACE)
+    for count in range(1, 34):
+        (finding,) = found(DETECTOR, job([*good, *bad[:count]]))
+        assert (finding.severity, finding.since_iteration) == (Severity.WARNING, first)
+    (finding,) = found(DETECTOR, job([*good, *bad]))
+    assert (finding.severity, finding.since_iteration) == (Severity.CRITICAL, first)
+
+
+def test_one_skip_at_the_end_of_a_long_interval_is_no_proof() -> None:
+    long = [
+        step(n * 100, covers=100, grad_norm=NAN if n > 3 else 0.8, **HUGGING_FACE)
+        for n in range(1, 7)
+    ]
+    severities = [found(DETECTOR, job(long[:count]))[0].severity for count in (4, 5, 6)]
+    assert severities == [Severity.WARNING, Severity.WARNING, Severity.CRITICAL]
+
+
+@pytest.mark.parametrize("after", [{"loss": NAN}, {"loss": None}, {"loss": 0.0}])
+def test_a_loss_that_turns_bad_beside_it_is_proof_at_once(after: dict[str, Any]) -> None:
+    """Hugging Face's Trainer prints 0.0 for a loss of NaN."""
+    bad = [step(2, grad_norm=NAN, **HUGGING_FACE), step(3, grad_norm=NAN, **after, **HUGGING_FACE)]
+    (finding,) = found(DETECTOR, job([*lines(0.8, **HUGGING_FACE), *bad]))
+    assert (finding.severity, finding.since_iteration) == (Severity.CRITICAL, 2)
+
+
+def test_a_loss_of_0_from_the_first_line_on_is_nan_if_steps_are_made() -> None:
+    """The objective of GRPO begins at 0; the schedule of the learning rate waits for a step."""
+    bad = lines(*[NAN] * 20, loss=0.0, learning_rate=0.0, **HUGGING_FACE)
+    assert found(DETECTOR, job(bad))[0].severity is Severity.WARNING
+    moves = [line._replace(learning_rate=line.iteration * 1e-6) for line in bad]
+    assert found(DETECTOR, job(moves[:1]))[0].severity is Severity.WARNING
+    assert found(DETECTOR, job(moves[:2]))[0].severity is Severity.CRITICAL
+
+
+def test_an_objective_of_0_is_not_a_hidden_nan() -> None:
+    good = [*lines(0.3, 0.3, loss=0.0, **HUGGING_FACE), *lines(0.3, first=3, **HUGGING_FACE)]
+    bad = lines(*[NAN] * 5, first=4, loss=0.0, **HUGGING_FACE)
+    assert found(DETECTOR, job([*good, *bad]))[0].severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    ("change", "layout"),
+    [
+        pytest.param({"flavour": "torchtitan", "loss_scale": None}, None, id="never scales"),
+        pytest.param({"flavour": "deepspeed", "loss_scale": 1.0}, None, id="a scale of 1"),
+        pytest.param(HUGGING_FACE, Layout(precision="bf16"), id="bf16"),
+    ],
+)
+def test_where_nothing_is_scaled_nan_is_the_end_at_once(
+    change: dict[str, Any], layout: Layout | None
+) -> None:
+    (finding,) = found(DETECTOR, job(lines(0.8, NAN, **change), layout=layout))
+    assert finding.severity is Severity.CRITICAL
 
 
 def test_no_log_no_verdict() -> None:

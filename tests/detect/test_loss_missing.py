@@ -126,6 +126,84 @@ def test_a_loss_whose_noise_reaches_zero_may_have_turned_negative() -> None:
     assert missing(steps([*language, None])) == [(11, "critical")]
 
 
+def moving(count: int, first: int = 1, **change: Any) -> list[Step]:
+    """Lines whose gradient norm is a measurement."""
+    return [step(n, grad_norm=0.8 + 0.01 * (n % 7), **change) for n in range(first, first + count)]
+
+
+def test_gradients_that_are_finite_and_move_show_that_the_loss_is_below_zero() -> None:
+    before = moving(20, loss=2.0)
+    for count in (1, 2):
+        assert missing([*before, *moving(count, 21, loss=None)]) == [(21, "warning")]
+    for count in (3, 50):
+        assert missing([*before, *moving(count, 21, loss=None)]) == []
+    poisoned = [step(n, loss=None, grad_norm=NAN) for n in (22, 23)]
+    assert missing([*before, *moving(1, 21, loss=None), *poisoned]) == [(21, "critical")]
+
+
+@pytest.mark.parametrize("norm", [0.8, 0.0, None])
+def test_a_norm_that_does_not_move_shows_nothing(norm: float | None) -> None:
+    bad = [step(n, loss=None, grad_norm=norm) for n in range(21, 30)]
+    assert missing([*moving(20, loss=2.0), *bad]) == [(21, "critical")]
+
+
+def test_an_objective_that_was_never_above_zero_is_not_nan() -> None:
+    whole: dict[str, Any] = {"loss": None, "loss_scale": 1.0, "learning_rate": 1e-4}
+    lines = moving(40, **whole)
+    assert [missing(lines[:count]) for count in range(1, 41)] == [[]] * 40
+    skipped = step(41, **whole | {"skipped": 1, "grad_norm": None})
+    assert missing([*lines, skipped]) == []
+    nan = [line._replace(grad_norm=NAN) for line in lines]
+    assert missing(nan[:3]) == [(1, "critical")]
+
+
+@pytest.mark.parametrize("norm", [0.8, 0.9])
+def test_a_likelihood_that_falls_through_zero_is_not_nan(norm: float) -> None:
+    falling = steps([3.2 - 0.3 * n for n in range(11)])
+    assert missing([*falling, step(12, loss=None, grad_norm=norm)]) == []
+    assert missing([*falling[:5], step(6, loss=None)]) == [(6, "critical")]  # still far from it
+    assert missing([*falling, step(12, loss=None, grad_norm=NAN)]) == [(12, "critical")]
+
+
+def test_a_resume_below_zero_is_held_against_the_norm_of_the_earlier_attempt() -> None:
+    resumed = job(moving(1, 101, loss=None), number=2)
+    resumed.earlier_steps = {line.iteration: line for line in moving(20, 81, loss=2.0)}
+    (finding,) = found(DETECTOR, resumed)
+    assert finding.severity is Severity.WARNING
+
+
+def two(kd: float, ce: float = 2.5, **change: Any) -> list[Step]:
+    orders: list[dict[str, float]] = [
+        {"kd_loss": kd, "ce_loss": ce},
+        {"ce_loss": ce, "kd_loss": kd},
+    ]
+    return [step(3, losses=losses, flavour="other", **change) for losses in orders]
+
+
+@pytest.mark.parametrize("kd", [NAN, INF])
+def test_a_loss_that_is_nan_by_design_is_worth_a_remark_in_any_place(kd: float) -> None:
+    for line in two(kd):
+        (finding,) = found(DETECTOR, job([line]))
+        assert finding.severity is Severity.INFO
+        assert finding.summary.startswith("kd_loss is ")
+
+
+def test_without_a_norm_it_is_a_warning_if_it_was_never_finite() -> None:
+    actor = {"flavour": "other", "grad_norm": None}
+    bad = [step(n, losses={"actor_loss": NAN, "critic_loss": 0.3}, **actor) for n in range(5, 40)]
+    assert missing(bad) == [(5, "warning")]
+    good = [step(n, losses={"actor_loss": 0.1, "critic_loss": 0.3}, **actor) for n in range(1, 5)]
+    assert missing([*good, *bad]) == [(5, "critical")]
+
+
+def test_without_sound_gradients_or_a_finite_loss_beside_it_it_is_the_end() -> None:
+    assert missing(two(NAN, grad_norm=NAN)[:1]) == [(3, "critical")]
+    for line in two(NAN, ce=NAN):
+        assert missing([line]) == [(3, "critical")]
+    total = step(3, losses={"loss": NAN, "ce_loss": 2.5}, flavour="other")
+    assert missing([total]) == [(3, "critical")]
+
+
 def test_a_line_that_was_cut_off_is_no_sign() -> None:
     cut = [step(n, loss=None, loss_scale=None, grad_norm=None) for n in (3, 4, 5)]
     assert missing([*steps([2.0, 2.0]), *cut[:2]]) == []

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -129,6 +130,80 @@ def resumed(earlier: list[float], lines: list[Step]) -> Job:
     built = job(lines, number=2)
     built.earlier_steps = {line.iteration: line for line in steps(earlier)}
     return built
+
+
+def with_norms(losses: Sequence[float], norms: Sequence[float]) -> list[Step]:
+    """The norms are those of a measurement: each a little different."""
+    draw = random.Random(4)
+    pairs = enumerate(zip(losses, norms, strict=True), 1)
+    return [
+        step(n, loss=loss, grad_norm=norm * draw.uniform(0.9, 1.1)) for n, (loss, norm) in pairs
+    ]
+
+
+def severity(lines: list[Step]) -> Severity | None:
+    findings = found(DETECTOR, job(lines))
+    return findings[0].severity if findings else None
+
+
+@pytest.mark.parametrize("height", [1.9, 3.5, 7.0])
+@pytest.mark.parametrize("before", [20, 100])
+def test_a_jump_without_a_change_of_the_norm_may_be_the_data(height: float, before: int) -> None:
+    higher = [height - 0.002 * n for n in range(60)]
+    losses = flat(before, 1.0) + higher
+    lines = with_norms(losses, [0.8] * len(losses))
+    for count in range(before + 1, len(lines) + 1):
+        assert severity(lines[:count]) in (None, Severity.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("losses", "norms"),
+    [
+        pytest.param([3.5] * 40, [2.4] * 40, id="the norm rises"),
+        pytest.param([3.5] * 40, [8.0] * 2 + [0.8] * 38, id="the norm jumps"),
+        pytest.param([3.5] * 40, [0.1] * 40, id="the norm vanishes"),
+        pytest.param([3.0 + 0.025 * n for n in range(40)], [0.8] * 40, id="it goes on rising"),
+    ],
+)
+def test_a_jump_that_data_do_not_explain_is_a_spike(
+    losses: list[float], norms: list[float]
+) -> None:
+    assert severity(with_norms(flat(100) + losses, [0.8] * 100 + norms)) is Severity.CRITICAL
+
+
+def test_a_jump_beside_a_norm_that_is_clipped_or_not_printed_is_a_spike() -> None:
+    draw = random.Random(2)
+    clipped = [min(1.0, draw.uniform(0.9, 1.6)) for _ in range(130)]
+    for norms in (clipped, [None] * 130):
+        both = zip(flat(100) + flat(30, 3.5), norms, strict=True)
+        lines = [step(n, loss=loss, grad_norm=norm) for n, (loss, norm) in enumerate(both, 1)]
+        assert severity(lines) is Severity.CRITICAL
+
+
+def test_an_objective_that_begins_at_zero_may_grow() -> None:
+    begin = [0.0, *[0.0001] * 40]
+    assert spike(begin + [0.002] * 40 + [0.01] * 40) == []
+    (finding,) = spike(begin + [0.2] * 40)
+    assert finding.severity is Severity.WARNING
+    (finding,) = spike([-0.1, 0.1] * 30 + [0.9] * 40)
+    assert finding.severity is Severity.WARNING
+    (finding,) = spike(begin + [1.5] * 40)
+    assert finding.severity is Severity.CRITICAL
+
+
+def test_a_small_rise_of_a_small_loss_is_a_warning() -> None:
+    (finding,) = spike(flat(100, 0.1, 0.001) + flat(30, 0.2, 0.001))
+    assert finding.severity is Severity.WARNING
+    (finding,) = spike(flat(100, 0.4, 0.01) + flat(30, 1.2, 0.01))
+    assert finding.severity is Severity.CRITICAL
+
+
+def test_another_loss_that_becomes_nan_does_not_look_like_a_jump() -> None:
+    lines = [
+        step(n, losses={"kd_loss": 0.3 if n <= 100 else math.nan, "ce_loss": 2.5}, flavour="other")
+        for n in range(1, 141)
+    ]
+    assert found(DETECTOR, job(lines)) == []
 
 
 def test_a_resume_at_the_old_loss_is_quiet() -> None:

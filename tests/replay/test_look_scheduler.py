@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from mwatch.model.event import Event, Fault, Iteration
-from mwatch.replay.player import EvaluationThrottle
+from mwatch.replay.look_scheduler import EvaluationThrottle
 from mwatch.replay.timestamps import UsualGaps
 from support.builders.events import events, log, megatron_line, one
-from support.builders.job import placed_lines
+from support.builders.job import fault, placed_lines
 
 RATE = "elapsed time per iteration (ms)"
 
@@ -147,3 +147,18 @@ def test_gaps_are_learnt_together_up_to_the_first_silence(seed: int, noise: floa
             done += 1
         assert vars(together) == vars(one_by_one)
         begin = done
+
+
+def test_thousands_of_complaints_are_looked_at_less_and_less_often() -> None:
+    screen = settled()
+    complaint = fault("dns-failure").fault
+    looks = 0
+    for _ in range(2500):
+        if screen.wants(complaint):
+            looks += 1
+            screen.looked(is_new=True)
+    assert 16 < looks < 350
+    assert screen.has_unseen_complaints
+    screen.attempt_began()
+    screen.looked(is_new=False)
+    assert screen.wants(complaint), "the first of each attempt"

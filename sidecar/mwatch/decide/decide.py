@@ -232,14 +232,15 @@ def advise(
     *,
     has_worked: bool = False,
 ) -> Decision | None:
-    """What a person should do about a finding of a recorded log that is not acted on, for lack of
-    proof or because it never is; None: nothing. `has_worked`: a count rose in lines of a form that
-    no recogniser reads."""
+    """What a person should do about a finding of a recorded log that is not acted on; None:
+    nothing. `has_worked`: a count rose in lines of a form that no recogniser reads."""
     rule = rule_of(finding)
     case = _Case(job, finding, findings, DecisionRecord(), settings, rule, (), _UNPROVEN)
     is_spike = finding.cause is Cause.LOSS_SPIKE
     is_lasting = finding.detector != LOG_END or finding.severity is Severity.CRITICAL
-    if finding.cause in _FOR_A_PERSON or (is_spike and is_lasting):
+    entry = job.catalogue.get(finding.fault or "")
+    never_fits = finding.cause is Cause.UNSCHEDULABLE and entry and entry.fails_again
+    if never_fits or finding.cause in _FOR_A_PERSON or (is_spike and is_lasting):
         advised = _stop(case, _NO_FIX)
     elif finding.cause is Cause.DRAINED:
         advised = _restart(case)
@@ -328,7 +329,7 @@ def _is_futile(case: _Case) -> bool:
         return False
     is_same = case.rule.resume is Resume.BEFORE_FAILED and entry.blame is Blame.USER
     is_newest = case.rule.resume is Resume.NEWEST
-    return (is_same or is_newest) and entry.restart_helps is RestartHelps.NO
+    return (is_same or is_newest) and entry.fails_again
 
 
 def _is_set_up_fault(case: _Case) -> bool:

@@ -3,17 +3,22 @@
 """The gradient norm is NaN or infinite, or far above what is usual in this run.
 
 Megatron prints the norm of the last iteration, and omits it if that was skipped for an overflow.
-Some fp16 pipelines always print 0.000, which means nothing.
+Other trainers print the norm of a step that their loss scaler skipped, and no counter says so:
+beside a finite loss it proves nothing until more steps in a row have one than any scaler skips.
+Hugging Face's Trainer prints a loss of NaN as 0. Some fp16 pipelines always print a norm of 0.000,
+which means nothing.
 """
 
 from __future__ import annotations
 
 import math
+from itertools import islice
 
 from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.steps import (
     first_iteration,
     is_all_skipped,
+    main_loss,
     may_stand_out,
     printed_loss,
     streak_start,
@@ -26,6 +31,10 @@ from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 from mwatch.model.step import Step
 from mwatch.stats import median
+
+_COUNTS_SKIPS = frozenset({"megatron", "bridge"})
+_NEVER_SCALES = "torchtitan"
+_BEFORE = 16  # lines that show whether a loss of 0 is usual here
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
@@ -47,23 +56,65 @@ def _not_finite(job: Job, rules: NumberSettings) -> Finding:
     steps = job.attempt.steps
     start = streak_start(steps, lambda step: not math.isfinite(step.grad_norm or 0.0))
     first, newest = steps[start], steps[-1]
-    is_lost = (
-        math.isnan(first.grad_norm or 0.0)
-        or len(steps) - start >= rules.grad_norm_inf_lines
-        or printed_loss(newest) is None
+    may_be_skipped = _may_be_skipped(job, newest)
+    is_proven = (
+        _outlasts_a_scaler(job, rules)
+        if may_be_skipped
+        else math.isnan(first.grad_norm or 0.0) or len(steps) - start >= rules.grad_norm_inf_lines
     )
+    is_lost = is_proven or printed_loss(newest) is None or _hides_nan(job, start, rules)
+    is_repeated = len(steps) - start >= rules.loss_missing_unsure_lines
     since = first_iteration(steps, start)
+    doubt = "; the loss is finite, so a loss scaler may have skipped these steps"
     return Finding(
         detector="grad_norm_bad",
         cause=Cause.NAN,
         severity=Severity.CRITICAL if is_lost else Severity.WARNING,
-        summary=f"The gradient norm is {first.grad_norm} since iteration {since}.",
+        summary=f"The gradient norm is {first.grad_norm} since iteration {since}"
+        f"{doubt if may_be_skipped and not is_lost else ''}.",
         since_time=first.at,
         since_iteration=since,
-        confidence=1.0 if is_lost else 0.6,
+        confidence=1.0 if is_lost else 0.7 if is_repeated else 0.6,
         evidence=tuple(of_step(steps[index]) for index in sorted({start, len(steps) - 1})),
         fingerprint="nan/gradients",
     )
+
+
+def _may_be_skipped(job: Job, step: Step) -> bool:
+    if step.flavour in _COUNTS_SKIPS or step.flavour == _NEVER_SCALES:
+        return False
+    if job.layout.precision not in (None, "fp16"):
+        return False
+    return step.loss_scale is None or step.loss_scale > 1.0
+
+
+def _outlasts_a_scaler(job: Job, rules: NumberSettings) -> bool:
+    """With a long log interval a few lines cover as many steps; one may show a single skip."""
+    steps = job.attempt.steps
+    newest = steps[-1]
+    for count, step in enumerate(reversed(steps), 1):
+        if step.grad_norm is None or math.isfinite(step.grad_norm):
+            return False
+        is_long = newest.iteration - step.iteration >= rules.warm_down_skips
+        if is_long and count >= rules.loss_missing_unsure_lines:
+            return True
+    return False
+
+
+def _hides_nan(job: Job, start: int, rules: NumberSettings) -> bool:
+    """The loss fell to exactly 0 with these norms, or it always was 0, and the learning rate shows
+    that steps are made: its schedule waits for a step that is skipped."""
+    steps = job.attempt.steps
+    if printed_loss(steps[-1]) != 0.0:
+        return False
+    before = [printed_loss(steps[index]) for index in range(max(0, start - _BEFORE), start)]
+    if 0.0 in before:
+        return False  # an objective that begins at 0
+    bad = list(islice(reversed(steps), min(len(steps) - start, _BEFORE)))
+    others = [loss for loss in (*before, *map(main_loss, bad)) if loss]
+    if not others:
+        return len({step.learning_rate for step in bad} - {None}) > 1
+    return not all(abs(loss) < rules.loss_near_zero for loss in others)
 
 
 def _usable(step: Step) -> float | None:

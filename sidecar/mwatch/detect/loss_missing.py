@@ -5,17 +5,20 @@
 Megatron prints a mean loss only if it is not below zero, and comparisons with NaN are false, so the
 field vanishes while both counters stay 0. A line with only skipped steps says nothing. A run that
 never printed a loss is left alone, as its format may be unknown, unless its gradients are NaN too
-or its lines have every other field of Megatron's. A mean that turned negative from far away cannot
-be distinguished.
+or its lines have every other field of Megatron's. A mean that turned negative from far away is
+distinguished by its gradients: those of a loss that is NaN are NaN, so the first lines with a
+gradient norm that is finite and moves are a warning, and more of them show a sound run.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from itertools import islice, pairwise
 
 from mwatch.detect.shared.evidence import of_step
 from mwatch.detect.shared.steps import (
+    finite_names,
     first_iteration,
     is_all_skipped,
     main_loss,
@@ -35,6 +38,8 @@ _BEFORE = 16  # lines before the gap that show whether this run prints its loss 
 _FEW = 5
 _MOST = 0.75
 _RECENT = 32
+_REACH = 2.0  # lines: a loss that has fallen so far at each may fall faster
+_SOUND = 3
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
@@ -42,9 +47,11 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     steps = attempt.steps
     if steps and printed_loss(steps[-1]) is None:
         return _missing(job, settings.numbers)
+    bad = finite_names(steps[-1], is_finite=False) if steps else []
+    found = [_side_loss(steps, bad[0])] if bad else []
     if attempt.bad_validation_at is None:
-        return []
-    return [_bad_validation(attempt.bad_validation_at, steps[-1] if steps else None)]
+        return found
+    return [_bad_validation(attempt.bad_validation_at, steps[-1] if steps else None), *found]
 
 
 def _missing(job: Job, rules: NumberSettings) -> list[Finding]:
@@ -58,17 +65,18 @@ def _missing(job: Job, rules: NumberSettings) -> list[Finding]:
     bad, newest = steps[first], steps[-1]
     since = _since(job, start, first)
     is_sure = main_loss(bad) is not None or not _has_finite_gradients(newest)
+    doubt = _doubt(job, start, bad)
     how = "is not printed any more" if main_loss(bad) is None else f"is {main_loss(bad)}"
     shown = sorted({*([start - 1] if start else []), first, len(steps) - 1})
     return [
         Finding(
             detector="loss_missing",
             cause=Cause.NAN,
-            severity=Severity.CRITICAL,
-            summary=f"The loss {how} since iteration {since}: it is NaN or infinite.",
+            severity=Severity.WARNING if doubt else Severity.CRITICAL,
+            summary=f"The loss {how} since iteration {since}: it is NaN or infinite{doubt}.",
             since_time=bad.at,
             since_iteration=since,
-            confidence=1.0 if is_sure else 0.9,
+            confidence=0.6 if doubt else 1.0 if is_sure else 0.9,
             evidence=tuple(of_step(steps[index]) for index in shown),
             fingerprint="nan/loss",
         )
@@ -95,7 +103,6 @@ def _is_bad(step: Step) -> bool:
 
 def _is_enough(job: Job, start: int, rules: NumberSettings) -> bool:
     steps = job.attempt.steps
-    newest = steps[-1]
     trailing = (step for step in islice(reversed(steps), len(steps) - start) if _is_bad(step))
     bad = list(islice(trailing, rules.loss_missing_unsure_lines))
     needed = rules.loss_missing_lines
@@ -105,7 +112,9 @@ def _is_enough(job: Job, start: int, rules: NumberSettings) -> bool:
         return False
     if main_loss(bad[0]) is not None:
         return True
-    if _has_finite_gradients(newest) and _may_be_negative(job, start, rules):
+    if _has_finite_gradients(bad[0]) and _may_be_negative(job, start, rules):
+        return False
+    if len(bad) >= rules.loss_missing_unsure_lines and _has_sound_gradients(job, start):
         return False
     if _used_to_print(job, start) or not math.isfinite(bad[0].grad_norm or 0.0):
         return True
@@ -135,8 +144,8 @@ def _is_unsure(job: Job, step: Step) -> bool:
 
 
 def _may_be_negative(job: Job, start: int, rules: NumberSettings) -> bool:
-    """Zero was near: by value, or by how much the loss changes from line to line. The objective of
-    reinforcement learning has no sign."""
+    """Zero was near: by value, by how much the loss changes from line to line, or because it fell
+    towards it. The objective of reinforcement learning has no sign, nor has a likelihood."""
     steps = job.attempt.steps
     reported = [printed_loss(steps[index]) for index in range(max(0, start - _BEFORE), start)]
     known = [loss for loss in reported if loss is not None]
@@ -144,7 +153,10 @@ def _may_be_negative(job: Job, start: int, rules: NumberSettings) -> bool:
         return False
     changes = [later - each for each, later in pairwise(known)]
     noise = spread(changes) / 2**0.5 if len(changes) >= _FEW else 0.0
-    return abs(median(known[-_FEW:])) < max(rules.loss_near_zero, rules.loss_zero_sigmas * noise)
+    near = max(rules.loss_near_zero, rules.loss_zero_sigmas * noise)
+    fall = min(0.0, median(changes[-_FEW:])) if changes else 0.0
+    is_falling_to_it = fall < 0.0 and known[-1] + _REACH * fall < near
+    return is_falling_to_it or abs(median(known[-_FEW:])) < near
 
 
 def _used_to_print(job: Job, start: int) -> bool:
@@ -159,6 +171,48 @@ def _used_to_print(job: Job, start: int) -> bool:
 
 def _has_finite_gradients(step: Step) -> bool:
     return step.grad_norm is not None and math.isfinite(step.grad_norm)
+
+
+def _doubt(job: Job, start: int, bad: Step) -> str:
+    """Why it may be sound all the same; empty: nothing says so."""
+    if main_loss(bad) is None:
+        is_sound = _has_sound_gradients(job, start)
+        return ", or below zero, as the gradients are finite" if is_sound else ""
+    newest = job.attempt.steps[-1]
+    is_from_the_start = start == 0 and not job.earlier_steps
+    others = finite_names(newest) if is_from_the_start and newest.grad_norm is None else []
+    return f", and {others[0]} is finite" if others else ""
+
+
+def _has_sound_gradients(job: Job, start: int) -> bool:
+    """The norms of the newest bad lines, or of one and the line before, are finite and move."""
+    steps = job.attempt.steps
+    missing = (step for step in islice(reversed(steps), len(steps) - start) if _is_bad(step))
+    near = list(islice(missing, _SOUND))
+    if len(near) < 2:
+        before = steps[start - 1] if start else next(reversed(job.earlier_steps.values()), None)
+        near += [before] if before else []
+    norms = {step.grad_norm or 0.0 for step in near}
+    return len(norms) > 1 and all(0.0 < norm < math.inf for norm in norms)
+
+
+def _side_loss(steps: deque[Step], name: str) -> Finding:
+    """Only for information: the trained loss is finite."""
+    newest = steps[-1]
+    start = streak_start(steps, lambda step: not math.isfinite(step.losses.get(name, 0.0)))
+    since = first_iteration(steps, start)
+    return Finding(
+        detector="loss_missing",
+        cause=Cause.NAN,
+        severity=Severity.INFO,
+        summary=f"{name} is {newest.losses[name]} since iteration {since}; the trained loss is "
+        "finite.",
+        since_time=steps[start].at,
+        since_iteration=since,
+        confidence=0.5,
+        evidence=tuple(of_step(steps[index]) for index in sorted({start, len(steps) - 1})),
+        fingerprint="nan/side",
+    )
 
 
 def _bad_validation(iteration: int, newest: Step | None) -> Finding:

@@ -8,17 +8,27 @@ attempt and, for a young one, from the lines of earlier ones. With few lines bef
 that no noise and no change of data explains counts: to more than twice the loss, and further from
 it than anything before. It is a warning until it has lasted for as many iterations as others, and
 always if an excerpt shows next to nothing of the time before. So is a loss that rises with every
-line.
+line, a rise that is small in itself, and a loss that is higher from one line to the next and rises
+no further while the gradient norm stays as it was: the data may be others.
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from mwatch.detect.shared.evidence import of_step
-from mwatch.detect.shared.steps import WINDOW, may_stand_out, printed_loss, window
+from mwatch.detect.shared.steps import (
+    WINDOW,
+    is_all_skipped,
+    main_name,
+    may_stand_out,
+    printed_loss,
+    window,
+)
 from mwatch.model.cause import Cause
 from mwatch.model.finding import Detector, Finding, Severity
 from mwatch.model.job import Job
@@ -38,6 +48,9 @@ _FAR = 1.0
 _ALONE = 3.0
 """Both the ratio and the rise that prove a jump from a single line."""
 _BACK = 0.8
+_RISES = 0.25  # of the jump, or
+_RISES_SIGMAS = 4.0
+_MOVED = 2.0  # times the usual gradient norm, or so many times less
 _CLIMB = 5  # lines in a row, each above the one before, to
 _CLIMB_RATIO = 1.5  # times the lowest loss, and above all that was printed before it
 
@@ -93,7 +106,14 @@ def _spike(job: Job, rules: NumberSettings) -> list[Finding]:
         return []
     if recent < (usual + peak) / 2:
         return []  # it is on its way back
-    return [_finding(job, spike, usual, recent)]
+    rise = recent - usual
+    is_objective = usual < rules.loss_near_zero or min(each.loss for each in before) <= 0.0
+    if is_objective and rise < rules.loss_near_zero:
+        return []
+    finding = _finding(job, spike, usual, recent)
+    if rise < (rules.spike_rise_near_zero if is_objective else rules.spike_rise):
+        return [replace(finding, severity=Severity.WARNING, confidence=0.6)]
+    return [_or_new_data(finding, before, spike, rules)]
 
 
 def _great_jump(job: Job, rules: NumberSettings) -> list[Finding]:
@@ -121,8 +141,49 @@ def _great_jump(job: Job, rules: NumberSettings) -> list[Finding]:
     is_falling = newest[-1] < _BACK * peak
     is_young = sum(each.step.new for each in spike) < rules.spike_lines
     if len(before) < _FEW or is_young or is_falling:
-        finding = replace(finding, severity=Severity.WARNING, confidence=0.6)
-    return [finding]
+        return [replace(finding, severity=Severity.WARNING, confidence=0.6)]
+    return [_or_new_data(finding, before, spike, rules)]
+
+
+def _or_new_data(
+    finding: Finding, before: list[_Reported], spike: list[_Reported], rules: NumberSettings
+) -> Finding:
+    """Only a warning if other data explain the jump."""
+    if _goes_on_rising(before, spike) or not _keeps_its_norm(before, spike, rules):
+        return finding
+    return replace(
+        finding,
+        severity=Severity.WARNING,
+        summary=f"{finding.summary.rstrip('.')}; the gradient norm is as before, so it may be the "
+        "data.",
+        confidence=0.6,
+    )
+
+
+def _goes_on_rising(before: list[_Reported], spike: list[_Reported]) -> bool:
+    few = max(1, min(_RECENT, len(spike) // 2))
+    usual = median(each.loss for each in before[-_LATELY:])
+    first = median(each.loss for each in spike[:few])
+    last = median(each.loss for each in spike[-few:])
+    changes = [later.loss - each.loss for each, later in pairwise(spike[few:])]
+    noise = spread(changes) / 2**0.5 if len(changes) >= _RECENT else 0.0
+    return last - first > max(_RISES * (first - usual), _RISES_SIGMAS * noise)
+
+
+def _keeps_its_norm(before: list[_Reported], spike: list[_Reported], rules: NumberSettings) -> bool:
+    """It was printed all the time, is a measurement, and neither jumped nor changed its level."""
+    old, new = _norms(before), _norms(spike)
+    if len(old) < max(_FEW, len(before) // 2) or len(new) < len(spike):
+        return False
+    if max(Counter(old).values()) * 2 > len(old):
+        return False  # clipped, or a constant
+    ratio = median(new[-rules.spike_lines :]) / median(old)
+    return 1.0 / _MOVED < ratio < _MOVED and max(new[:_RECENT]) < _MOVED * max(old)
+
+
+def _norms(lines: list[_Reported]) -> list[float]:
+    norms = (each.step.grad_norm for each in lines)
+    return [norm for norm in norms if norm is not None and 0.0 < norm < math.inf]
 
 
 def _climb(job: Job, loss: float) -> list[Finding]:
@@ -154,7 +215,16 @@ def _history(job: Job) -> list[_Reported]:
         first = lines[0].iteration
         older = sorted(number for number in job.earlier_steps if number < first)
         lines = [job.earlier_steps[number] for number in older[len(lines) - WINDOW :]] + lines
-    return [_Reported(step, loss) for step in lines if (loss := printed_loss(step)) is not None]
+    name = main_name(lines[-1])
+    return [_Reported(step, loss) for step in lines if (loss := _of_name(step, name)) is not None]
+
+
+def _of_name(step: Step, name: str | None) -> float | None:
+    """In lines in which this loss is NaN, another may be taken for the trained one."""
+    loss = step.losses.get(name or "")
+    if loss is None:
+        return printed_loss(step)
+    return loss if math.isfinite(loss) and not is_all_skipped(step) else None
 
 
 def _finding(job: Job, spike: list[_Reported], usual: float, recent: float) -> Finding:

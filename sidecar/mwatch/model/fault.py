@@ -59,3 +59,7 @@ class CatalogueEntry:
     xid: int | None
     cause: Cause | None  # None: that of its family, the runbook
     origin: str  # `file:line` of the entry, for error messages and `mwatch faults ID`
+
+    @property
+    def fails_again(self) -> bool:
+        return self.restart_helps is RestartHelps.NO

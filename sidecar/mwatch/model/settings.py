@@ -112,6 +112,12 @@ class NumberSettings:
     spike_ratio: Ratio = 1.3
     """A spike is above both, for spike_lines in a row: short spikes recover by themselves."""
     spike_lines: Count = 20
+    spike_rise: Amount = 0.3
+    """A smaller rise is shown and not acted on: a loss of few tenths has a ratio, but little to
+    lose."""
+    spike_rise_near_zero: Amount = 1.0
+    """The same from below loss_near_zero: the objectives of reinforcement learning begin there and
+    grow."""
     stuck_lines: Count = 200
     """The loss has not fallen over so many lines, nor moved by more than its noise."""
     stuck_repeats: Count = 20
@@ -123,7 +129,8 @@ class NumberSettings:
     skip_rate_lost: Share = 0.5  # with fewer than half of the steps the run is not slow but lost
     skip_least: Count = 20  # fewer skips are not a rate
     warm_down_skips: Count = 40
-    """From 2^32 the scaler needs 16 to 18 skips to settle, and 33 to reach 1.0."""
+    """From 2^32 the scaler needs 16 to 18 skips to settle, and 33 to reach 1.0. Where skips are not
+    counted, as many steps with a bad gradient norm may be skipped."""
     collapse_halvings: Count = 4
     collapse_window_iterations: Count = 20
     slide_halvings: Count = 8  # halvings without a growth in between do not end by themselves

@@ -31,6 +31,7 @@ ALL: tuple[Recogniser, ...] = (
     other_trainers.DEEPSPEED_STEP,
     other_trainers.DEEPSPEED_OVERFLOW,
     other_trainers.TORCHTITAN,
+    other_trainers.TORCHTITAN_CHECKPOINTS,
     other_trainers.COMPOSER,
     other_trainers.OLMO,
     training_loops.BARS,

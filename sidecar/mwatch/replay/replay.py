@@ -49,6 +49,7 @@ _HANGS_SECONDS = 7 * 86400.0
 """A pod that ended earlier is hardly there any more, and its log is history."""
 _DOUBTED = 0.4
 """The most confidence in a hang if the run may as well have ended."""
+_SURE = 0.7  # confidence
 _LASTING = frozenset(
     {Cause.STARTED_FROM_RANDOM, Cause.RESUME_DIVERGED, Cause.LOSS_STUCK, Cause.LOSS_SPIKE}
 )
@@ -99,7 +100,8 @@ def _with_advice(player: Player, concluded: RunConclusion) -> RunConclusion:
     if engine.record.of_attempt(decision.attempt) is not None or attempt.is_finished:
         return concluded
     is_critical = lead.severity is Severity.CRITICAL and not player.log_end.is_followed(lead)
-    if not is_critical and lead.detector != LOG_END and lead.cause not in _LASTING:
+    is_lasting = lead.cause in _LASTING or (lead.cause is Cause.NAN and lead.confidence >= _SURE)
+    if not is_critical and lead.detector != LOG_END and not is_lasting:
         return concluded
     if is_only_words(lead) and lead.cause in _VAGUE_WORDS:
         return concluded

@@ -101,11 +101,12 @@ def _load(job: Job, at: float, line: Checkpoint) -> None:
             attempts.enter_phase(job, at, JobPhase.LOADING)
     elif line.edge == "end":
         attempt.load = "loaded"
-        if line.iteration in job.checkpoints:
-            job.checkpoints[line.iteration].load_failed = False  # an earlier error was caught
-        if line.iteration is not None:
-            attempt.load_iteration = attempt.resumed_from = line.iteration
-            _continue_from(job, at, line.iteration)
+        number = attempt.load_iteration if line.iteration is None else line.iteration
+        if number in job.checkpoints:
+            job.checkpoints[number].load_failed = False  # an earlier error was caught
+        if number is not None:
+            attempt.load_iteration = attempt.resumed_from = number
+            _continue_from(job, at, number)
         _leave_loading(job, at)
     elif _NOTHING_THERE in line.text:
         attempt.load = "random"

@@ -4,12 +4,20 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mwatch.detect.shared.steps import first_iteration, skips_start, slide_start, streak_start
+from mwatch.detect.shared.steps import (
+    first_iteration,
+    main_loss,
+    main_name,
+    skips_start,
+    slide_start,
+    streak_start,
+)
 from mwatch.model.step import Step
 from support.builders.job import step
 
@@ -61,3 +69,19 @@ def test_a_slide_does_not_reach_back_over_steps_that_went_well() -> None:
 def test_a_few_skips_in_a_row_are_no_slide() -> None:
     for reported in (lines(0, 1, 0, 1, 0), lines(0, 1, 0, 1, 1)):
         assert slide_start(reported, gap=5) == skips_start(reported, gap=5)
+
+
+def test_the_trained_loss_is_the_first_that_has_a_usual_name_or_none_of_the_side() -> None:
+    assert main_name(step(1, losses={"aux_loss": 0.1, "pg_loss": 0.2, "vf_loss": 0.3})) == "pg_loss"
+    assert main_name(step(1, losses={"pg_loss": 0.2, "loss": 0.3})) == "loss"
+    assert main_name(step(1, losses={"loss": 0.3, "lm loss": 0.2})) == "lm loss"
+    assert main_name(step(1, losses={"z_loss": 0.3})) is None
+
+
+def test_a_nan_beside_a_finite_loss_and_finite_gradients_is_not_the_trained_loss() -> None:
+    losses = {"kd_loss": math.nan, "aux_loss": 0.1, "ce_loss": 2.5}
+    assert main_loss(step(1, losses=losses)) == 2.5
+    assert main_name(step(1, losses=losses, grad_norm=math.nan)) == "kd_loss"
+    assert main_name(step(1, losses=losses | {"ce_loss": math.nan})) == "kd_loss"
+    assert main_name(step(1, losses={"kd_loss": math.nan, "aux_loss": 0.1})) == "kd_loss"
+    assert main_name(step(1, losses={"loss": math.nan, "ce_loss": 2.5})) == "loss"

@@ -1,13 +1,15 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""torchtitan's step lines."""
+"""torchtitan's lines about steps and checkpoints."""
 
 from __future__ import annotations
 
 import math
 
-from mwatch.model.event import Iteration
-from support.builders.events import log, one, steps
+import pytest
+
+from mwatch.model.event import Checkpoint, Iteration
+from support.builders.events import events, log, one, steps
 
 LINE = (
     "[titan] 2026-05-18 16:04:46,338 - root - INFO - step: 14  loss:  3.24405  grad_norm:  0.8319"
@@ -69,3 +71,25 @@ def test_nan_and_infinite_values_are_read() -> None:
 
 def test_thousands_are_divided_by_commas() -> None:
     assert one(LINE.replace("7,282", "1,234,567"), Iteration).extra["tps"] == 1234567
+
+
+TITAN = "[rank0]:[titan] 2026-03-14 22:10:05,123 - root - INFO - {}"
+
+
+@pytest.mark.parametrize(
+    ("text", "op", "edge", "iteration"),
+    [
+        ("Loading the checkpoint at step 500.", "load", "begin", 500),
+        ("Loading the checkpoint from outputs/checkpoint/step-500.", "load", "begin", 500),
+        ("Finished loading the checkpoint in 38.21 seconds.", "load", "end", None),
+        ("Saving the checkpoint.", "save", "begin", None),
+        ("Saving a full checkpoint at last step, step 640.", "save", "begin", 640),
+        ("Finished saving the checkpoint in 0.60 seconds.", "save", "end", 14),
+        ("Finished saving the checkpoint (or staging if async is enabled)in 5.1 seconds.", "save",
+         "end", None),
+    ],
+)  # fmt: skip
+def test_lines_about_checkpoints(text: str, op: str, edge: str, iteration: int | None) -> None:
+    step = TITAN.format("step: 14  loss:  3.4990  grad_norm:  1.2345  memory: 47.15GiB(59.61%)")
+    found = [each for each in events(log(step, TITAN.format(text))) if isinstance(each, Checkpoint)]
+    assert [(each.op, each.edge, each.iteration) for each in found] == [(op, edge, iteration)]

@@ -9,7 +9,7 @@ it. Exit codes and exception classes are the weakest evidence, used only without
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from mwatch.detect.shared import words
 from mwatch.model.cause import Cause
@@ -298,13 +298,22 @@ def is_cascade(error: str | None, message: str = "") -> bool:
     return _last_part(error) in _CASCADES or _PASSED_ON.search(message) is not None
 
 
+def cancelled_at(faults: Iterable[FaultSeen]) -> dict[str, int]:
+    """The line of each file by which Slurm had ended the step."""
+    lines: dict[str, int] = {}
+    for fault in (each.fault for each in faults if each.fault.id == _STEP_CANCELLED):
+        lines[fault.file] = min(fault.line, lines.get(fault.file, fault.line))
+    return lines
+
+
 def is_after_cancel(
-    seen: ErrorSeen, faults: Iterable[FaultSeen], reports: Iterable[ErrorSeen]
+    seen: ErrorSeen, cancelled: Mapping[str, int], reports: Iterable[ErrorSeen]
 ) -> bool:
-    """Slurm had ended the step by then, and no task had failed before that; a load is a new run."""
+    """Slurm had ended the step by then, and no task had failed before that; a load is a new run.
+
+    `cancelled`: from `cancelled_at`."""
     file = seen.error.file
-    ended = (each.fault for each in faults if each.fault.id == _STEP_CANCELLED)
-    since = min((each.line for each in ended if each.file == file), default=None)
+    since = cancelled.get(file)
     if since is None or seen.error.line < since or seen.error.during == "load":
         return False
     return all(each.error.line > since for each in reports if each.error.file == file)

@@ -404,11 +404,12 @@ class _Seen:
     def _tracebacks(self) -> list[ErrorSeen]:
         """Those with a name, without those that another process caused."""
         raised = (seen for seen in self._errors if seen.error.kind in _RAISED and seen.error.error)
+        cancelled = causes.cancelled_at(self._faults)
         return [
             seen
             for seen in raised
             if not causes.is_cascade(seen.error.error, seen.error.message)
-            and not causes.is_after_cancel(seen, self._faults, self._reports)
+            and not causes.is_after_cancel(seen, cancelled, self._reports)
         ]
 
     @staticmethod

@@ -19,7 +19,7 @@ from mwatch.model.step import Step
 
 # Losses of experts and extra predictions come and go, and Megatron divides them by the wrong number
 # when steps are skipped: they are never the main loss.
-_USUAL = ("loss", "lm_loss", "lm-loss", "reduced_train_loss", "loss/train/total")
+_USUAL = ("lm loss", "loss", "lm_loss", "lm-loss", "reduced_train_loss", "loss/train/total")
 _SIDE = re.compile(r"balanc|\bz_?loss|aux|mtp|indexer|moe|router|expert", re.I)
 _NEAR = 32
 _FAR = 1100
@@ -37,22 +37,49 @@ def _is_side(name: str) -> bool:
 
 def main_loss(step: Step) -> float | None:
     """Return the trained loss as printed: NaN and infinity are values, None is "not printed"."""
-    return main_of(step.losses)
+    loss = main_of(step.losses)
+    if loss is None or math.isfinite(loss):
+        return loss
+    name = main_name(step)
+    return None if name is None else step.losses[name]
 
 
 def main_of(losses: Mapping[str, T]) -> T | None:
     """Of losses by name, or of what else is known of each."""
     found = losses.get("lm loss")
-    return _of_other_name(losses) if found is None else found
+    if found is not None:
+        return found
+    name = _first_name(losses)
+    return None if name is None else losses[name]
 
 
-def _of_other_name(losses: Mapping[str, T]) -> T | None:
+def main_name(step: Step) -> str | None:
+    """Return the name of the trained loss.
+
+    One of several may be NaN by design, as a mean over nothing. If the gradients are finite, it is
+    not the trained one where another is finite too.
+    """
+    losses, norm = step.losses, step.grad_norm
+    name = _first_name(losses)
+    if name is None or name in _USUAL or math.isfinite(losses[name]):
+        return name
+    is_sound = norm is not None and math.isfinite(norm)
+    return next(iter(finite_names(step)), name) if is_sound else name
+
+
+def finite_names(step: Step, *, is_finite: bool = True) -> list[str]:
+    """Names of the losses that are finite, or of those that are not; without those of the side."""
+    found = (name for name, loss in step.losses.items() if math.isfinite(loss) is is_finite)
+    return [name for name in found if not _is_side(name)]
+
+
+def _first_name(losses: Mapping[str, T]) -> str | None:
     if not losses:
         return None
     for name in _USUAL:
         if name in losses:
-            return losses[name]
-    return next((value for name, value in losses.items() if not _is_side(name)), None)
+            return name
+    return next((name for name in losses if not _is_side(name)), None)
 
 
 def is_all_skipped(step: Step) -> bool:

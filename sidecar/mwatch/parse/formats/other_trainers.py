@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Literal
 
-from mwatch.model.event import Batch, Event, Overflow, Scalar, Validation
-from mwatch.parse.lines.context import Block, Context, Recogniser
+from mwatch.model.event import Batch, Checkpoint, Event, Overflow, Scalar, Validation
+from mwatch.parse.lines.context import MAX_TEXT, Block, Context, Recogniser
 from mwatch.parse.lines.fields import Fields, number, read_segments, scalar, seconds_to_ms, whole
 from mwatch.parse.lines.line import Line, stamp
 
@@ -27,6 +28,12 @@ _BAR = re.compile(
 """The fields stand inside the brackets or behind them."""
 _RATE = re.compile(r"(\d{1,12}(?:\.\d{0,12})?)(s/it|it/s)")
 _TORCHTITAN_STEP = re.compile(r"step: *(\d{1,18}) +(loss: [^\n]*)")
+_TORCHTITAN_CHECKPOINT = re.compile(
+    r"(?P<done>Finished )?\b(?P<doing>[Ll]oading|[Ss]aving) (?:the|a \w{1,12}) checkpoint\b"
+    r"(?: at (?:last )?step(?:, step)?[ ,]+(?P<step>\d{1,18})"
+    r"| from \S{0,300}?step-(?P<from>\d{1,18}))?"
+)
+"""`or staging`: it says the same when only a copy in memory was made."""
 _FIELD = re.compile(r"([A-Za-z_][\w./ ]{0,60}?): *([^\s:]+)(?=\s|$)")
 _NUMBER = r"([-+]?[\w.+-]+)"
 _DEEPSPEED_STEP = re.compile(
@@ -134,6 +141,30 @@ def _read_torchtitan(line: Line, context: Context) -> Iterable[Event]:
 
 
 TORCHTITAN = Recogniser((r"step: *\d+ +loss:",), _read_torchtitan, frozenset({"torchtitan"}))
+
+
+def _read_torchtitan_checkpoint(line: Line, context: Context) -> Iterable[Event]:
+    found = _TORCHTITAN_CHECKPOINT.search(line.text)
+    if not found:
+        return
+    op: Literal["save", "load"] = "load" if found["doing"].lower() == "loading" else "save"
+    step = whole(number(found["step"] or found["from"] or ""))
+    is_end = found["done"] is not None
+    if op == "save" and step is None and is_end and "staging" not in line.text:
+        step = context.coverage.steady
+    yield Checkpoint(
+        op, "end" if is_end else "begin", step, None, None, line.body.strip()[:MAX_TEXT],
+        stamp(line.text), None, context.file, line.number,
+    )  # fmt: skip
+
+
+TORCHTITAN_CHECKPOINTS = Recogniser(
+    (
+        r"(?:Loading|Saving) (?:the|a \w+) checkpoint\b",
+        r"Finished (?:sav|load)ing the checkpoint\b",
+    ),
+    _read_torchtitan_checkpoint,
+)
 
 
 def _read_step(line: Line, context: Context) -> Iterable[Event]:
