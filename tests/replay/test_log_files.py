@@ -104,6 +104,13 @@ def test_a_file_is_read_once_by_whatever_name(tmp_path: Path) -> None:
     assert [(each.shown, each.is_named) for each in found.files] == [(str(file), True)]
 
 
+def test_files_of_the_same_name_in_two_folders_are_named_with_their_folder(tmp_path: Path) -> None:
+    put(tmp_path, "node-a/pod.log")
+    put(tmp_path, "node-b/pod.log")
+    found = find([str(tmp_path / "node-a"), str(tmp_path / "node-b")])
+    assert [file.shown for file in found.files] == ["pod.log", str(tmp_path / "node-b/pod.log")]
+
+
 def test_too_many_files_are_cut_and_counted(tmp_path: Path) -> None:
     for number in range(5):
         put(tmp_path, f"pod-{number}.log")

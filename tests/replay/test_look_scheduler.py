@@ -158,7 +158,7 @@ def test_thousands_of_complaints_are_looked_at_less_and_less_often() -> None:
             looks += 1
             screen.looked(is_new=True)
     assert 16 < looks < 350
-    assert screen.has_unseen_complaints
+    assert screen.has_new_errors
     screen.attempt_began()
     screen.looked(is_new=False)
     assert screen.wants(complaint), "the first of each attempt"

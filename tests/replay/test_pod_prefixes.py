@@ -4,14 +4,20 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import subprocess
 import sys
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mwatch.model.cause import Cause
 from mwatch.replay import pod_prefixes
+from mwatch.replay.log_files import find
 from mwatch.replay.pod_prefixes import split_by_pod
 from mwatch.replay.replay import ReplayRequest, replay
 from mwatch.report.run_report import RunReport
@@ -89,6 +95,106 @@ def test_the_clock_that_goes_back_at_the_next_pod_is_no_second_attempt(tmp_path:
     report = judged(put(tmp_path, prefixed("b-1", run) + prefixed("b-0", other)))
     assert report.verdict.cause is Cause.FINISHED
     assert len(report.attempts) == 1
+
+
+FULL = """\
+[rank3]: Traceback (most recent call last):
+[rank3]:   File "/opt/train/save.py", line 12, in save
+[rank3]: OSError: [Errno 28] No space left on device: '/mnt/ckpt/iter_0000050/shard.pt'
+"""
+ABORTED = """\
+E0107 {time} 71 torch/distributed/elastic/multiprocessing/api.py:986] failed (exitcode: -6) \
+local_rank: 0 (pid: 114) of binary: /usr/bin/python3
+"""
+
+
+def full_disk() -> str:
+    """The pod whose disk is full comes first; the one that it took with it comes last."""
+    run = RunLog(total=400).start().steps(1, 50)
+    return prefixed("gpt-master-0", f"{RunLog(total=400).start()}{FULL}") + prefixed(
+        "gpt-worker-0", f"{run}{ABORTED.format(time=run.stamp[11:])}"
+    )
+
+
+def as_file(folder: Path, text: str) -> str:
+    return str(put(folder, text))
+
+
+def as_folder(folder: Path, text: str) -> str:
+    put(folder, text)
+    return str(folder)
+
+
+def beside_another_log(folder: Path, text: str) -> str:
+    put(folder, "fetching the logs of 2 pods\n", "fetch.log")
+    return as_folder(folder, text)
+
+
+def as_archive(folder: Path, text: str) -> str:
+    archive = folder / "logs.tgz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(put(folder, text), "logs/all.log")
+    return str(archive)
+
+
+def as_utf16(folder: Path, text: str) -> str:
+    file = folder / "all.log"
+    file.write_bytes(text.replace("\n", "\r\n").encode("utf-16"))
+    return str(file)
+
+
+def packed_in_a_folder(folder: Path, text: str) -> str:
+    (folder / "all.log.gz").write_bytes(gzip.compress(text.encode()))
+    return str(folder)
+
+
+WAYS = [as_file, as_folder, beside_another_log, as_archive, as_utf16, packed_in_a_folder]
+
+
+@pytest.mark.parametrize("give", WAYS)
+def test_a_log_of_several_pods_is_sorted_however_it_is_given(
+    tmp_path: Path, give: Callable[[Path, str], str]
+) -> None:
+    report = judged(Path(give(tmp_path, full_disk())))
+    assert report.verdict.cause is Cause.STORAGE
+    assert (report.lines or 0) >= len(full_disk().splitlines())
+    lines = full_disk().splitlines()
+    at = next(number for number, line in enumerate(lines, 1) if "No space left" in line)
+    evidence = [each for found in report.findings for each in found.evidence]
+    assert at in {each.line for each in evidence if "all.log" in (each.file or "")}
+
+
+def test_what_else_is_in_the_folder_is_still_found(tmp_path: Path) -> None:
+    (tmp_path / "ckpt" / "iter_0000020").mkdir(parents=True)
+    put(tmp_path, full_disk())
+    with split_by_pod([str(tmp_path)]) as logs:
+        found = find(logs.names)
+    assert [file.shown for file in found.files] == ["gpt-master-0.log", "gpt-worker-0.log"]
+    assert (found.checkpoint_folders, found.notes) == ((str(tmp_path / "ckpt"),), ())
+
+
+def test_two_such_logs_of_one_folder_are_attempts_of_the_same_pods(tmp_path: Path) -> None:
+    first = RunLog(total=400).start().steps(1, 50).killed()
+    second = RunLog(total=400, at=first.at + 60).start(load=40).steps(41, 80)
+    full = "".join(f"[rank1]: {line}\n" for line in OOM.splitlines())
+    full += ABORTED.format(time=second.stamp[11:])
+    put(tmp_path, prefixed("gpt-0", first) + prefixed("gpt-1", "rank 1 is up"), "k-1.log")
+    put(tmp_path, prefixed("gpt-0", second) + prefixed("gpt-1", full), "k-2.log")
+    report = judged(tmp_path)
+    assert report.verdict.cause is Cause.OOM
+    assert report.verdict.culprit is not None
+    assert report.verdict.culprit.pod == "gpt-1 (k-2.log)"
+    assert len(report.attempts) == 2
+    assert report.files == ("k-1.log", "k-2.log")
+
+
+def test_a_damaged_archive_is_sorted_as_far_as_it_goes(tmp_path: Path) -> None:
+    text = full_disk() + prefixed("gpt-worker-1", "\n".join(map(str, range(40_000))))
+    file = tmp_path / "all.log.gz"
+    file.write_bytes(gzip.compress(text.encode())[:-1000])
+    report = judged(tmp_path)
+    assert report.verdict.cause is Cause.STORAGE
+    assert any("damaged" in note for note in report.notes)
 
 
 def test_a_pipe_is_read_in_the_same_way() -> None:

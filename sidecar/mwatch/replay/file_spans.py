@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,6 +17,7 @@ from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader
 from mwatch.replay.event_times import EventTimestamper
 from mwatch.replay.log_files import LogFile
+from mwatch.replay.timestamps import Stamps
 from mwatch.runtime.compressed import is_packed
 from mwatch.runtime.files import CHUNK, STDIN, read_chunks
 
@@ -23,6 +25,7 @@ _MAX_HEAD = 1 << 20
 _TAIL = 1 << 18
 STEPS = "steps"
 _MARKS = "marks"
+_GLOG = re.compile(rb"(?<![A-Za-z0-9])[IWEF]\d{4} \d\d:\d\d:\d\d(?:\.\d{1,9})?\b")
 
 
 class FileSpan(NamedTuple):
@@ -38,6 +41,11 @@ class FileSpan(NamedTuple):
     """Its first iteration."""
     is_done: bool = False
     """It prints a normal end."""
+    world: int | None = None
+    is_of_rank_0: bool = False
+    """It prints the arguments, as only rank 0 does."""
+    written: tuple[float, float] | None = None
+    """The earliest and the latest time, with those of launchers' lines that tell nothing else."""
 
 
 _NOTHING = FileSpan(None, None, frozenset())
@@ -84,13 +92,19 @@ def _span(head: _End, end: bytes, is_cut: bool, tail: _End) -> FileSpan:
     head.close()
     tail.feed(end[end.find(b"\n") + 1 :] if is_cut else end)
     tail.close()
+    last = head.last if tail.last is None else tail.last
+    times = [at for at in (head.first, last) if at is not None]
+    times += [*head.by_launcher(head.first), *tail.by_launcher(last)]
     return FileSpan(
         head.first,
-        head.last if tail.last is None else tail.last,
+        last,
         frozenset(head.roles | tail.roles),
         head.total or tail.total,
         tail.begins if head.begins is None else head.begins,
         tail.is_done,
+        head.world or tail.world,
+        head.is_of_rank_0 or tail.is_of_rank_0,
+        (min(times), max(times)) if times else None,
     )
 
 
@@ -100,18 +114,31 @@ class _End:
     def __init__(self, file: LogFile, grammar: Grammar, near: float) -> None:
         self._reader = Reader(grammar, file.shown)
         self._moments = EventTimestamper("", near=near)
+        self._near = near
+        self._glog: list[bytes] = []
+        """The first and the last."""
         self.first: float | None = None
         self.last: float | None = None
         self.roles: set[str] = set()
         self.total: int | None = None
         self.begins: int | None = None
         self.is_done = False
+        self.world: int | None = None
+        self.is_of_rank_0 = False
 
     @property
     def is_enough(self) -> bool:
         return self.first is not None and STEPS in self.roles
 
+    def by_launcher(self, near: float | None) -> list[float]:
+        """Times of launchers' lines, which lack the year."""
+        stamps = Stamps(self._near if near is None else near)
+        times = (stamps.of_glog(each.decode()) for each in self._glog)
+        return [at for at in times if at is not None]
+
     def feed(self, data: bytes) -> None:
+        found = _GLOG.findall(data.replace(b"\0", b""))
+        self._glog = [*self._glog[:1], *found[:1], *found[-1:]]
         self._take(self._moments.observe(self._reader.feed(data)))
 
     def close(self) -> None:
@@ -127,6 +154,9 @@ class _End:
                 self.is_done = what.iteration == self.total
             elif isinstance(what, Phase | Arguments | Checkpoint):
                 self.roles.add(_MARKS)
+                if isinstance(what, Arguments):
+                    self.is_of_rank_0 = True
+                    self.world = what.world_size or self.world
                 if isinstance(what, Phase):
                     self.is_done = (what.name, what.edge) == ("training", "end")
         if seen and not self._moments.is_relative:

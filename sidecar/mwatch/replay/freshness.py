@@ -53,7 +53,8 @@ def tail_clock(tail: bytes, now: float) -> TailClock:
     goes_back = False
     zoned: float | None = None
     ahead: float | None = None
-    for line in tail.decode("utf-8", "replace").splitlines()[-_LATEST:]:
+    text = tail.replace(b"\0", b"").decode("utf-8", "replace")  # UTF-16, or a hole in the file
+    for line in text.splitlines()[-_LATEST:]:
         header = _ZONED.match(line)
         if header:
             zoned = _later(zoned, _true_time(header))

@@ -43,6 +43,9 @@ _STACKS = re.compile(r"rank-\d+\.(?:stacks|signal)\.txt")
 _BUNDLE = frozenset({MANIFEST, contract.ATTEMPT})
 """In every evidence bundle of mwatch; the log in it is a copy of the end of the trainer's."""
 
+READ_ALREADY = ".mwatch-read-"
+"""So begins, at the top of a folder, the name of a link to a log that is not to be read."""
+
 
 class LogFile(NamedTuple):
     path: str
@@ -79,6 +82,7 @@ class _Search:
         self.checkpoint_folders: list[str] = []
         self.notes: list[str] = []
         self._known: set[tuple[int, int]] = set()
+        self._names: set[str] = set()
         self._logs = 0
         self._entries = 0
         self._left_out = 0
@@ -89,6 +93,9 @@ class _Search:
         """Add a file once, even if it has several names."""
         self._logs += 1
         if identity is None or identity not in self._known:
+            if file.shown in self._names:  # in another of the folders
+                file = file._replace(shown=shown(file.path))
+            self._names.add(file.shown)
             self.files.append(file)
         if identity is not None:
             self._known.add(identity)
@@ -121,7 +128,9 @@ class _Search:
             if self._entries > MAX_ENTRIES:
                 return
             name = f"{inside}{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
+            if entry.name.startswith(READ_ALREADY) and not depth:
+                self._skip(entry)
+            elif entry.is_dir(follow_symlinks=False):
                 is_skipped = entry.name.startswith(".") or _CHECKPOINT.fullmatch(entry.name)
                 if not is_skipped and depth < MAX_DEPTH:
                     self._descend(entry.path, f"{name}/", depth + 1)
@@ -129,6 +138,10 @@ class _Search:
                 self._copies.append((entry, name))
             else:
                 self._consider(entry, name)
+
+    def _skip(self, link: os.DirEntry[str]) -> None:
+        if (identity := _identity(link.path)) is not None:
+            self._known.add(identity)
 
     def _descend(self, folder: str, inside: str, depth: int) -> None:
         try:

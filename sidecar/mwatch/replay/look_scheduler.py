@@ -161,7 +161,7 @@ class EvaluationThrottle:
         return self._since_look > _FEWEST and self._since_look > _SHARE_OF_LINES * self._lines
 
     @property
-    def has_unseen_complaints(self) -> bool:
+    def has_new_errors(self) -> bool:
         return self._complaints_since_look > 0
 
     def copy(self) -> EvaluationThrottle:

@@ -107,7 +107,7 @@ class Player:
         may_end = isinstance(what, Phase | Arguments) or (
             isinstance(what, Error) and what.kind not in ("traceback", "exception")
         )
-        if may_end and (self._is_stale or self._screen.has_unseen_complaints):
+        if may_end and (self._is_stale or self._screen.has_new_errors):
             self._look(self.at or at)  # it may end the attempt: assess that one first
         job = self.engine.job
         number = job.attempt.number

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """One log of several pods, as `kubectl logs -l … --prefix` prints it: a file for each pod.
 
-kubectl prints one pod after the other, so in the log as it is the clock goes back at each pod. The
-evidence of the report names the log that was given and the line in it.
+kubectl prints one pod after the other, so in the log as it is the clock goes back at each pod. Such
+a log is sorted however it was given: by its name, in a folder or an archive, compressed, or in
+UTF-16, as PowerShell writes it. The evidence of the report names the log that was given and the
+line in it.
 """
 
 from __future__ import annotations
@@ -20,14 +22,16 @@ from typing import NamedTuple
 
 from mwatch.errors import InputError
 from mwatch.model.finding import Evidence
+from mwatch.replay.log_files import READ_ALREADY, LogFile, find
 from mwatch.replay.quotes import with_evidence
 from mwatch.report.run_report import RunReport
-from mwatch.runtime.files import STDIN, peek, read_chunks, shown
+from mwatch.runtime.files import STDIN, peek, read_chunks
 
 MAX_STREAMS = 256
 _PREFIX = re.compile(rb"\[pod/([a-z0-9][a-z0-9.-]{0,252})/([a-z0-9-]{1,63})\] ")
 _SHARE = 0.8  # of the first lines: the others are what a person pasted around them
 _BUFFER = 1 << 18
+_BYTE_ORDER_MARK = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff")
 
 _Key = tuple[str, str]  # pod and container
 
@@ -41,12 +45,15 @@ class SplitLogs(NamedTuple):
     names: Sequence[str]
     origins: Mapping[str, Origin]
     """By the path of each pod's file."""
+    notes: Sequence[str] = ()
+    """What could not be read."""
 
     def restored(self, report: RunReport, paths: Mapping[str, str]) -> RunReport:
         """The report with files and lines as they were given. `paths`: by the names in evidence."""
         origins = {name: self.origins[path] for name, path in paths.items() if path in self.origins}
         if not origins:
             return report
+        report = replace(report, notes=(*report.notes, *self.notes))
 
         def number(file: str, line: int | None) -> int | None:
             numbers = origins[file].numbers
@@ -69,24 +76,33 @@ class SplitLogs(NamedTuple):
 @contextmanager
 def split_by_pod(names: Sequence[str]) -> Iterator[SplitLogs]:
     """The names with each log of several pods replaced by a temporary folder. Raises InputError."""
+    files = find(names).files
+    split = [file for file in files if _is_prefixed(_peek(file))]
+    if not split:
+        yield SplitLogs(names, {})
+        return
+    origins: dict[str, Origin] = {}
+    notes: list[str] = []
     with tempfile.TemporaryDirectory(prefix="mwatch-") as top:
-        given: list[str] = []
-        origins: dict[str, Origin] = {}
-        for number, name in enumerate(names):
-            if (name != STDIN and not _is_regular(name)) or not _is_prefixed(peek(name)):
-                given.append(name)
-                continue
-            folder = os.path.join(top, str(number))
-            os.mkdir(folder)
+        for number, file in enumerate(split):
+            folder = top if len(files) == 1 else _subfolder(top, file, number)
+            splitter = _Splitter(folder)
             try:
-                origins |= _Splitter(folder).split(name)
+                origins |= splitter.split(file)
+                notes += splitter.notes
             except OSError as error:
                 fix = "save the log of each pod to a file of its own"
                 raise InputError(
-                    f"{shown(name)}: cannot be sorted by pod ({error.strerror}); {fix}"
+                    f"{file.shown}: cannot be sorted by pod ({error.strerror}); {fix}"
                 ) from error
-            given.append(folder)
-        yield SplitLogs(given, origins)
+            if not file.is_named:
+                os.symlink(os.path.abspath(file.path), os.path.join(top, f"{READ_ALREADY}{number}"))
+        named = {file.path for file in split if file.is_named}
+        yield SplitLogs([top, *(name for name in names if name not in named)], origins, notes)
+
+
+def _peek(file: LogFile) -> bytes:
+    return peek(file.path) if file.path == STDIN or _is_regular(file.path) else b""
 
 
 def _is_regular(name: str) -> bool:
@@ -97,8 +113,27 @@ def _is_regular(name: str) -> bool:
 
 
 def _is_prefixed(head: bytes) -> bool:
+    head = _without_encoding(head, is_first=True)
+    if b"[pod/" not in head:
+        return False
     lines = [line for line in head[: head.rfind(b"\n") + 1].splitlines() if line.strip()]
     return sum(map(bool, map(_PREFIX.match, lines))) > _SHARE * len(lines)
+
+
+def _without_encoding(data: bytes, *, is_first: bool) -> bytes:
+    """Without byte order mark and zeros: UTF-16 as ASCII, which is how logs are read."""
+    if is_first and (mark := _BYTE_ORDER_MARK.match(data)):
+        data = data[mark.end() :]
+    return data.replace(b"\0", b"") if b"\0" in data else data
+
+
+def _subfolder(top: str, file: LogFile, number: int) -> str:
+    """A folder that is named after the log, as the pods of two logs may have the same names."""
+    name = os.path.basename(file.path)
+    is_usable = "." in name[1:] and not name.startswith(".") and name not in os.listdir(top)
+    folder = os.path.join(top, name if is_usable else f"log-{number + 1}")
+    os.mkdir(folder)
+    return folder
 
 
 class _Splitter:
@@ -107,13 +142,15 @@ class _Splitter:
         self._texts: dict[_Key, bytearray] = {}
         self._numbers: dict[_Key, array[int]] = {}
         self._written: dict[_Key, int] = {}
+        self.notes: list[str] = []
 
-    def split(self, name: str) -> dict[str, Origin]:
+    def split(self, file: LogFile) -> dict[str, Origin]:
         """Raises OSError, and InputError if the log cannot be read."""
-        rest, number = b"", 0
+        rest, number, is_first = b"", 0, True
         key: _Key = ("", "")
-        for chunk in read_chunks(name, "diagnose"):
-            lines = (rest + chunk.data).split(b"\n")
+        for data in self._read(file):
+            lines = (rest + _without_encoding(data, is_first=is_first)).split(b"\n")
+            is_first = False
             rest = lines.pop()
             for line in lines:
                 number += 1
@@ -122,7 +159,19 @@ class _Splitter:
             self._add(rest, number + 1, key)
         for each in self._texts:
             self._write(each)
-        return self._files(name)
+        return self._files(file)
+
+    def _read(self, file: LogFile) -> Iterator[bytes]:
+        """A broken file as far as it goes."""
+        has_begun = False
+        try:
+            for chunk in read_chunks(file.path, "diagnose"):
+                has_begun = True
+                yield chunk.data
+        except InputError as error:
+            if not has_begun:
+                raise
+            self.notes.append(str(error))
 
     def _add(self, line: bytes, number: int, before: _Key) -> _Key:
         """A line without a prefix belongs to the pod before it."""
@@ -151,17 +200,16 @@ class _Splitter:
     def _path(self, name: str) -> str:
         return os.path.join(self._folder, name)
 
-    def _files(self, name: str) -> dict[str, Origin]:
+    def _files(self, file: LogFile) -> dict[str, Origin]:
         """Name the files after the pods; of a pod's containers the one that printed most is it."""
-        given = "stdin" if name == STDIN else shown(name)
         found: dict[str, Origin] = {}
         for key in sorted(self._written, key=lambda each: -self._written[each]):
             path = self._path(f"{key[0] or 'other'}.log")
             if path in found:
                 path = self._path(f"{key[0]}.{key[1]}.log")
             os.rename(self._path("~".join(key)), path)
-            if name != STDIN:
-                status = os.stat(name)
+            if file.path != STDIN:
+                status = os.stat(file.path)
                 os.utime(path, (status.st_atime, status.st_mtime))
-            found[path] = Origin(given, self._numbers[key])
+            found[path] = Origin(file.shown, self._numbers[key])
         return found

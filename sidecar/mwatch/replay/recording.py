@@ -77,13 +77,10 @@ def plan(files: Sequence[LogFile], grammar: Grammar) -> list[StreamPlan]:
     """Sort files into streams; a single file is not read, as there is nothing to order."""
     if len(files) == 1:
         return [StreamPlan(_short(files[0].shown), list(files), None, None)]
-    names = Counter(_short(file.shown) for file in files)
     units = [_unit(group, grammar) for group in _rotations(files)]
-    for unit in units:
-        if names[_short(unit.name)] == 1:
-            unit.name = _short(unit.name)
     ends = sorted(unit.last for unit in units if unit.last is not None)
     streams = _chain(units)
+    _shorten_names(streams)
     _anchor(streams)
     for stream in streams:
         if stream.last is not None:
@@ -91,6 +88,14 @@ def plan(files: Sequence[LogFile], grammar: Grammar) -> list[StreamPlan]:
             others = [*ends[:place], *ends[place + 1 :]]
             stream.end = next((end for end in others if end >= stream.last), None)
     return streams
+
+
+def _shorten_names(streams: Sequence[StreamPlan]) -> None:
+    for shorten in (_short, _short_with_folder):
+        names = Counter(shorten(stream.name) for stream in streams)
+        for stream in streams:
+            if names[shorten(stream.name)] == 1:
+                stream.name = shorten(stream.name)
 
 
 def _rotations(files: Sequence[LogFile]) -> Iterator[list[LogFile]]:
@@ -127,7 +132,7 @@ def _chain(units: Iterable[StreamPlan]) -> list[StreamPlan]:
     for unit in sorted(units, key=_order):
         before = max(
             (stream for stream in streams if _follows(unit, stream)),
-            key=lambda stream: (_likeness(stream.name, unit.name), stream.last or 0.0),
+            key=lambda stream: _likeness(stream, unit),
             default=None,
         )
         if before is None:
@@ -154,8 +159,14 @@ def _follows(unit: StreamPlan, stream: StreamPlan) -> bool:
     return unit.first >= stream.last - _OVERLAP_SECONDS
 
 
-def _likeness(one: str, other: str) -> int:
-    """Length of the common prefix: attempts of one pod have similar names."""
+def _likeness(stream: StreamPlan, unit: StreamPlan) -> tuple[int, int, float]:
+    """Sort key: attempts of one pod have similar names."""
+    short = _common(_short(stream.name), _short(unit.name))
+    return (short, _common(stream.name, unit.name), stream.last or 0.0)
+
+
+def _common(one: str, other: str) -> int:
+    """Length of the common prefix."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -176,6 +187,11 @@ def _short(shown: str) -> str:
     root, extension = os.path.splitext(os.path.basename(shown))
     is_log = extension in (".log", ".txt", ".out", ".err")
     return root if is_log and root else os.path.basename(shown) or shown
+
+
+def _short_with_folder(shown: str) -> str:
+    folder = os.path.dirname(shown)
+    return f"{_short(shown)} ({folder})" if folder else shown
 
 
 _TRAINER = re.compile(

@@ -32,6 +32,7 @@ from mwatch.model.step import PlacedLines
 from mwatch.replay.flight_evidence import FlightEvidence
 from mwatch.replay.freshness import TAIL, Age
 from mwatch.replay.log_end import LogEnd, is_only_words
+from mwatch.replay.newest_first import in_time_order
 from mwatch.replay.player import Player
 from mwatch.replay.pod_prefixes import SplitLogs, split_by_pod
 from mwatch.replay.quotes import quoted
@@ -281,8 +282,12 @@ def replay(
 
     `has_curves`: with the data for a page.
     """
-    with unpacked(request.names, unpacked_pieces) as names, split_by_pod(names) as logs:
-        return _replay(request, logs, now, progress, has_curves=has_curves)
+    with (
+        unpacked(request.names, unpacked_pieces) as names,
+        in_time_order(names) as turned,
+        split_by_pod(turned.names) as logs,
+    ):
+        return turned.restored(_replay(request, logs, now, progress, has_curves=has_curves))
 
 
 def _replay(

@@ -3,10 +3,10 @@
 """Which log files of a folder are of one run: pods at the same time, or attempts one after another.
 
 Files are of one run if they were written at the same time, if their names differ only in numbers
-and words such as `previous`, or if one continues the other: the same number of iterations, within a
-day, and the earlier one did not finish. They are not if they print other totals, print other
-iterations at the same time, or lie more than a week apart. What is no trainer's log goes with the
-only run there is.
+and words such as `previous` or `worker`, or if one continues the other: the same number of
+iterations, within a day, and the earlier one did not finish. They are not if they print other
+totals, lie more than a week apart, or at the same time print other iterations, another world size
+or another start of rank 0. What is no trainer's log goes with the only run there is.
 """
 
 from __future__ import annotations
@@ -24,9 +24,14 @@ _CONTINUES_SECONDS = 86400.0
 _APART_SECONDS = 7 * 86400.0
 _OVERLAP_SECONDS = 60.0
 _VARIABLE = re.compile(
-    r"\d+|(?<![^-_./])(?:previous|prev|current|old|bak|stdout|stderr|out|err|log|txt)(?![^-_.])",
+    r"(?<![^-_./])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![^-_./])"
+    r"|(?<![^-_./])[0-9a-f]{64}(?![^-_./])"
+    r"|\d+"
+    r"|(?<![^-_./])(?:previous|prev|current|old|bak|stdout|stderr|out|err|log|txt)(?![^-_.])"
+    r"|(?<![^-_./])(?:master|worker|launcher|chief|head|leader|node|rank|pod|host)(?![^-_.\d])",
     re.I,
 )
+"""Also the ids of a pod and of a container, in the names that the kubelet gives."""
 _JOINED = re.compile(r"(?:[-_.]*#)+")
 _POD_END = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}(?=$|[._])")
 """The end of a pod's name, which Kubernetes makes up."""
@@ -94,6 +99,8 @@ def _contradict(one: FileSpan, other: FileSpan) -> bool:
     gap = _gap(one, other)
     if gap is not None and gap > _APART_SECONDS:
         return True
+    if _are_two_starts(one, other, gap):
+        return True
     if STEPS not in one.roles or STEPS not in other.roles:
         return False
     early, late = sorted((one, other), key=lambda span: span.first or 0.0)
@@ -103,18 +110,32 @@ def _contradict(one: FileSpan, other: FileSpan) -> bool:
     return gap is not None and gap < -_OVERLAP_SECONDS and one.begins != other.begins
 
 
+def _are_two_starts(one: FileSpan, other: FileSpan, gap: float | None) -> bool:
+    """Both are of a rank 0, at the same time, of two jobs."""
+    if not (one.is_of_rank_0 and other.is_of_rank_0) or gap is None or gap > -_OVERLAP_SECONDS:
+        return False
+    starts_apart = abs((one.first or 0.0) - (other.first or 0.0))
+    return one.world != other.world or starts_apart > _OVERLAP_SECONDS
+
+
 def _agree(one: tuple[LogFile, FileSpan], other: tuple[LogFile, FileSpan]) -> bool:
     if _key(one[0]) == _key(other[0]):
         return True
+    both_step = STEPS in one[1].roles and STEPS in other[1].roles
+    if _overlap(one[1], other[1]):
+        return not both_step or one[1].begins == other[1].begins
     gap = _gap(one[1], other[1])
     if gap is None:
         return False
-    both_step = STEPS in one[1].roles and STEPS in other[1].roles
-    if gap < 0.0:
-        return not both_step or one[1].begins == other[1].begins
     early, late = sorted((one[1], other[1]), key=lambda span: span.first or 0.0)
     continues = both_step and late.total is not None and late.total == early.total
     return continues and not early.is_done and gap <= _CONTINUES_SECONDS
+
+
+def _overlap(one: FileSpan, other: FileSpan) -> bool:
+    if one.written is None or other.written is None:
+        return False
+    return max(one.written[0], other.written[0]) < min(one.written[1], other.written[1])
 
 
 def _key(file: LogFile) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.config import catalogue
-from mwatch.model.event import Fault
+from mwatch.model.event import Error, Fault
 from mwatch.model.fault import AvoidNode, Blame, CatalogueEntry, RestartHelps, Role
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader
@@ -129,3 +129,19 @@ def test_an_xid_off_the_bus_has_no_pid() -> None:
 def test_a_long_line_is_bounded() -> None:
     (fault,) = faults(XID.format(number=94, pid=1) + "x" * 100_000 + "\n")
     assert len(fault.text) <= 2000
+
+
+@pytest.mark.parametrize("rank", [3, 13])
+def test_the_label_of_a_task_may_be_padded(rank: int) -> None:
+    text = log(
+        f"{rank:3d}: [rank{rank}]: Traceback (most recent call last):",
+        f'{rank:3d}: [rank{rank}]:   File "/w/train.py", line 301, in <module>',
+        f"{rank:3d}: [rank{rank}]: FileNotFoundError: "
+        "[Errno 2] No such file or directory: '/data/corpus.idx'",
+        f"srun: error: node-c01: task {rank:2d}: Exited with exit code 1",
+    )
+    found = events(text, faults=True)
+    fault = only(found, Fault)[0]
+    assert (fault.id, fault.rank) == ("data-file-not-found", rank)
+    ends = [(each.host, each.exit_code) for each in only(found, Error) if each.kind == "launcher"]
+    assert ends == [("node-c01", 1)]

@@ -17,6 +17,7 @@ from support.builders.events import events, log, many, megatron_line, one, only,
 PREFIXES = {
     "torchrun": "[default7]:",
     "srun": "29: ",
+    "padded srun": "   3: ",
     "node": "[lrdn3321:3]:",
     "pdsh": "worker-0: ",
     "ray": "(pretraining, pid=4112) ",
@@ -25,6 +26,7 @@ PREFIXES = {
     "clock": "18:11:06.680 ",
     "pid": "[80746] ",
     "stream": "stderr: ",
+    "journald": "Mar 14 23:06:11 node-a02 train[4411]: ",
     "cri": "2016-10-06T00:17:09.669794202Z stdout F ",
 }
 SAVED = "  successfully saved checkpoint from iteration      40 to /ck"

@@ -38,6 +38,7 @@ _STATUS = re.compile(
     r"(\d{1,3}),?",
     re.I,
 )
+_BLANKS = re.compile(r" {2,}")  # launchers pad the numbers of tasks
 _ONE_END = 1000  # lines of the file within which a launcher reports the end of all processes
 XID_TRIGGER = r"NVRM: Xid \("
 _XID = re.compile(
@@ -135,7 +136,7 @@ def _read_restart(line: Line, context: Context) -> Iterable[Event]:
 
 
 def _read_crashed(line: Line, context: Context) -> Iterable[Event]:
-    for report in read_reports(line.text):
+    for report in read_reports(_BLANKS.sub(" ", line.text)):
         yield from reported(report, line, context)
 
 

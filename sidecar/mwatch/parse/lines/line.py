@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From raw bytes to clean lines: cut lines, colours, progress bars, CRI headers, prefixes, numbers.
 
+What a log shipper wrapped around the lines is taken off first (`envelopes`).
+
 Chunks may end anywhere. A line longer than `MAX_LINE` is passed on in pieces, cut between step
 lines, so memory stays bounded. Prefixes stack (`0: [default7]:[rank7]: …`); the lane keeps the
 lines of interleaved writers apart, and only a prefix with the global rank sets `rank`.
@@ -13,6 +15,8 @@ import re
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
+
+from mwatch.parse.lines.envelopes import SAMPLE, Envelope, envelope_of
 
 MAX_LINE = 1 << 18
 _OVERLAP = 1 << 13
@@ -29,12 +33,16 @@ _STEP_HEAD = re.compile(
 )
 _PREFIX = re.compile(
     r"""(?:
-      (?P<clock>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)\s
+      (?:[A-Z][a-z]{2}\ [ \d]\d\ \d\d:\d\d:\d\d
+        | \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d))
+        \ (?P<journal>[\w.-]{1,80}\ [\w./@-]{1,80}\[\d{1,9}\]:\ )
+      | (?P<clock>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)\s
         (?:std(?:out|err)\ [FP]\ )?
         | \d\d:\d\d:\d\d\.\d+\ | std(?:out|err):\ )
       | \[rank(?P<rank>\d{1,6})\]:\ ?
       | (?P<lane>\[pod/[^\]\s]{1,200}\]\ | \[[a-z_]{1,30}\d{1,6}\]: | \[[\w.-]{1,80}:\d{1,6}\]:\ ?
-        | \d{1,6}:\ | [\w.-]{1,80}-\d{1,6}:\ | \([\w.-]{1,80},?\ [^()]{0,80}pid=\d+[^()]{0,80}\)\ ?
+        | [ ]{0,5}\d{1,6}:\ | [\w.-]{1,80}-\d{1,6}:[ ]
+        | \([\w.-]{1,80},?\ [^()]{0,80}pid=\d+[^()]{0,80}\)\ ?
         | [a-z]\.[\w.-]{1,80}/\d{1,6}\ | \[\d{1,9}\]\ )
     )""",
     re.X,
@@ -66,7 +74,9 @@ class Transport:
     def __init__(self) -> None:
         self._carry = b""
         self._cri = False
-        self._undecided = 2  # lines to look at; the first may be the rest of a cut one
+        self._envelope: Envelope | None = None
+        self._head: list[bytes] | None = []
+        """The first lines, which show how the others are wrapped; None: that is decided."""
         self._partial: dict[bytes, tuple[bytes, int]] = {}
         self._physical = 0
 
@@ -101,19 +111,27 @@ class Transport:
             block = block.replace(b"\0", b"")  # a hole that a truncated file leaves
         if b"\x1b" in block:
             block = ANSI.sub(b"", block)
-        if self._undecided:
+        if self._head is not None:
             self._decide(block)
         returns = b"\r" in block
         if returns:
             block = _LINE_END.sub(b"\n", block)
+        if self._envelope:
+            block = ANSI.sub(b"", self._envelope.unwrap(block))
+            returns = b"\r" in block
         lines = self._join_cri(block) if self._cri else LineBlock(block)
         return _split_returns(lines) if returns else lines
 
     def _decide(self, block: bytes) -> None:
-        for line in _ANY_END.split(block, 4):
-            if line and self._undecided:
-                self._undecided -= 1
-                self._cri = self._cri or bool(_CRI.match(line))
+        assert self._head is not None
+        lines = _ANY_END.split(block, 2 * SAMPLE)[: 2 * SAMPLE]
+        head = [*self._head, *filter(bytes.strip, lines)][:SAMPLE]
+        self._cri = any(map(_CRI.match, head[:2]))  # the first may be the rest of a cut one
+        self._envelope = None if self._cri else envelope_of(head)
+        if self._envelope:
+            self._cri = self._envelope.as_cri
+        is_decided = self._cri or self._envelope or len(head) == SAMPLE
+        self._head = None if is_decided else head
 
     def _join_cri(self, block: bytes) -> LineBlock:
         if not self._partial and not any(found[3] == b"P" for found in _CRI.finditer(block)):
@@ -202,8 +220,8 @@ def split_prefix(text: str, number: int) -> Line:
         if found["rank"]:
             rank = int(found["rank"])
             lane += f"[rank{rank}]"
-        elif found["lane"]:
-            lane += found["lane"].strip()
+        elif writer := found["lane"] or found["journal"]:
+            lane += writer.strip()
     if rank is None and "rank" in text and (other := _OTHER_RANK.search(text, 0, 200)):
         rank = int(other[1] or other[2])
     return Line(text, text[position:], number, lane, rank)

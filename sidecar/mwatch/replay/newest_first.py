@@ -1,0 +1,225 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Logs that begin with their last line, as Grafana, Loki and CloudWatch Insights list them.
+
+A file whose times run backwards at both ends is turned round before it is read, and the answer of
+Loki's API is read as the lines in it. The evidence of the report names the file that was given and
+the line in it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from mwatch import json_codec
+from mwatch.errors import InputError
+from mwatch.parse.lines.envelopes import SAMPLE, envelope_of
+from mwatch.parse.lines.line import ANSI, stamp
+from mwatch.replay.log_files import READ_ALREADY, LogFile, find
+from mwatch.replay.pod_prefixes import Origin, SplitLogs
+from mwatch.report.run_report import RunReport
+from mwatch.runtime.compressed import is_packed
+from mwatch.runtime.files import STDIN, peek, read_chunks
+
+MAX_BYTES = 64 << 20
+"""Of a file that is turned round, as it is held in memory."""
+_END = 1 << 16
+_LEAST = 4  # times that differ
+_SHARE = 0.9
+_MOST_STAMPED = 0.5
+"""If more lines have a time, one without belongs to the line above it."""
+_LOKI = re.compile(rb'\s*\{\s*"status"\s*:\s*"success"\s*,\s*"data"\s*:\s*\{\s*"resultType"')
+_RAW = "`logcli query --forward -o raw QUERY > train.log`"
+
+
+class TurnedLogs(NamedTuple):
+    names: Sequence[str]
+    origins: Mapping[str, Origin]
+    """By the names that the copies may have in evidence."""
+    notes: Sequence[str] = ()
+
+    def restored(self, report: RunReport) -> RunReport:
+        """The report with files and lines as they were given."""
+        if not self.origins:
+            return report
+        logs = SplitLogs(self.names, self.origins)
+        report = logs.restored(report, {name: name for name in self.origins})
+        return replace(report, notes=(*self.notes, *report.notes))
+
+
+@contextmanager
+def in_time_order(names: Sequence[str]) -> Iterator[TurnedLogs]:
+    """The names with each log that is in another order replaced by a copy. Raises InputError."""
+    copies = [(file, copy) for file in find(names).files if (copy := _copy_of(file))]
+    if not copies:
+        yield TurnedLogs(names, {})
+        return
+    origins: dict[str, Origin] = {}
+    with tempfile.TemporaryDirectory(prefix="mwatch-") as top:
+        for number, (file, copy) in enumerate(copies):
+            name = f"{os.path.splitext(os.path.basename(file.shown))[0]}.log"
+            if os.path.exists(os.path.join(top, name)):
+                name = f"{number + 1}-{name}"
+            path = os.path.join(top, name)
+            _write(path, copy.text, file)
+            origins |= dict.fromkeys((name, path), Origin(file.shown, copy.numbers))
+            if not file.is_named:
+                os.symlink(os.path.abspath(file.path), os.path.join(top, f"{READ_ALREADY}{number}"))
+        named = {file.path for file, _ in copies if file.is_named}
+        others = (name for name in names if name not in named)
+        yield TurnedLogs([top, *others], origins, [copy.note for _, copy in copies])
+
+
+class _Copy(NamedTuple):
+    text: bytes
+    numbers: Sequence[int]
+    """Of its lines, in the file as it is."""
+    note: str
+
+
+def _copy_of(file: LogFile) -> _Copy | None:
+    """None if the file can be read as it is."""
+    if file.path != STDIN and not _is_regular(file.path):
+        return None
+    head = peek(file.path)
+    if _LOKI.match(head):
+        return _lines_of_loki(_whole(file, "an answer of Loki's API"), file)
+    lines = _plain(head[:_END])[:-1]
+    times = _times(lines)
+    if not _run_backwards(times) or not _run_backwards(_times(_plain(_tail(file))[1:]) or times):
+        return None
+    whole = _plain(_whole(file, "a log that begins with its last line"))
+    text, numbers = _turned(whole, each_is_one=len(_stamped(lines)) < _MOST_STAMPED * len(lines))
+    return _Copy(
+        text, numbers, f"{file.shown}: it begins with its last line, so it was turned round"
+    )
+
+
+def _is_regular(path: str) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False  # opening it reports why
+
+
+def _whole(file: LogFile, what: str) -> bytes:
+    data = bytearray()
+    for chunk in read_chunks(file.path, "diagnose"):
+        data += chunk.data
+        if len(data) > MAX_BYTES:
+            raise InputError(
+                f"{file.shown}: {what}, and larger than {MAX_BYTES >> 20} MiB; save it oldest line "
+                f"first, such as by `tac FILE > train.log` or {_RAW}"
+            )
+    return bytes(data)
+
+
+def _tail(file: LogFile) -> bytes:
+    """The end of a plain file; empty if it cannot be read alone."""
+    try:
+        if file.path == STDIN or is_packed(file.path):
+            return b""
+        with open(file.path, "rb") as opened:
+            opened.seek(max(0, os.fstat(opened.fileno()).st_size - _END))
+            return opened.read(_END)
+    except OSError:
+        return b""
+
+
+def _plain(data: bytes) -> list[bytes]:
+    """The lines, of UTF-16 too."""
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if b"\0" in data:
+        data = data.removeprefix(b"\xff\xfe").removeprefix(b"\xfe\xff").replace(b"\0", b"")
+    return data.split(b"\n")
+
+
+def _stamped(lines: Sequence[bytes]) -> list[tuple[int, str]]:
+    """Index and time of the lines that have one."""
+    envelope = envelope_of([line for line in lines[: 2 * SAMPLE] if line.strip()][:SAMPLE])
+    found = []
+    for index, raw in enumerate(lines):
+        line = envelope.line(ANSI.sub(b"", raw)) if envelope else raw
+        at = stamp(line[:_LONGEST].decode("utf-8", "replace"))
+        if at is not None:
+            found.append((index, at))
+    return found
+
+
+_LONGEST = 1000
+
+
+def _times(lines: Sequence[bytes]) -> list[str]:
+    return [at for _, at in _stamped(lines)]
+
+
+def _run_backwards(times: Sequence[str]) -> bool:
+    """ISO 8601 sorts as text."""
+    steps = [before > after for before, after in pairwise(times) if before != after]
+    return len(steps) >= _LEAST and sum(steps) >= _SHARE * len(steps)
+
+
+def _turned(lines: list[bytes], *, each_is_one: bool) -> tuple[bytes, Sequence[int]]:
+    """The text from the end, and the number of each of its lines. A header stays in front."""
+    if lines and not lines[-1]:
+        lines.pop()
+    starts = range(len(lines)) if each_is_one else [index for index, _ in _stamped(lines)]
+    ends = [*starts[1:], len(lines)]
+    order = [*range(starts[0])]
+    for start, end in zip(reversed(starts), reversed(ends), strict=True):
+        order += range(start, end)
+    text = b"".join(lines[index].rstrip(b"\r") + b"\n" for index in order)
+    return text, array("Q", (index + 1 for index in order))
+
+
+def _lines_of_loki(answer: bytes, file: LogFile) -> _Copy:
+    try:
+        entries = sorted(_loki_entries(json_codec.decode(answer)), key=lambda entry: entry[0])
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, OSError) as error:
+        raise InputError(
+            f"{file.shown}: an answer of Loki's API without log lines; save them by {_RAW}"
+        ) from error
+    text = "".join(line for _, line in entries).encode("utf-8", "replace")
+    note = f"{file.shown}: an answer of Loki's API, read as the lines in it"
+    return _Copy(text, array("Q", [1]) * text.count(b"\n"), note)
+
+
+def _loki_entries(answer: Any) -> Iterator[tuple[int, str]]:
+    """Time and text of each entry; of one moment in the order of writing. Raises ValueError and
+    others if it is not as Loki answers."""
+    streams = answer["data"]["result"]
+    if answer["data"]["resultType"] != "streams" or not streams:
+        raise ValueError
+    for stream in streams:
+        labels = stream["stream"]
+        pod, container = labels.get("pod", ""), labels.get("container", "")
+        prefix = f"[pod/{pod}/{container or '-'}] " if pod else ""
+        values = stream["values"]
+        is_backward = int(values[0][0]) >= int(values[-1][0])
+        for value in reversed(values) if is_backward else values:
+            at = int(value[0])
+            when = datetime.fromtimestamp(at // 1000 / 1e6, UTC).isoformat()
+            yield at, "".join(f"{prefix}{when} {line}\n" for line in value[1].splitlines() or [""])
+
+
+def _write(path: str, text: bytes, file: LogFile) -> None:
+    try:
+        with open(path, "wb") as out:
+            out.write(text)
+        if file.path != STDIN:
+            status = os.stat(file.path)
+            os.utime(path, (status.st_atime, status.st_mtime))
+    except OSError as error:
+        raise InputError(
+            f"{file.shown}: cannot be turned round ({error.strerror}); save it oldest line first"
+        ) from error
