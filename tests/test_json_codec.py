@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
@@ -17,7 +18,9 @@ from ruamel.yaml import YAML
 
 from mwatch import json_codec
 from mwatch.report import story_json
+from mwatch_trainer.scrub.scrubber import Scrubber
 from support.builders.story import Watch
+from support.repository.planted_forms import TEXTS, plain
 
 
 class Point(Struct):
@@ -61,6 +64,18 @@ def test_what_json_has_no_form_for_is_refused() -> None:
         json_codec.encode(object())
     with pytest.raises(UnicodeEncodeError):
         json_codec.encode("\ud800")
+
+
+@pytest.mark.parametrize("form", TEXTS)
+def test_a_file_of_json_stays_json_if_it_is_scrubbed_as_a_whole(form: str) -> None:
+    texts = plain(form).split("\n")
+    body = {"texts": texts, "first": texts[0], "inner": json.dumps(texts), "number": 1}
+    for indent in (0, 2):
+        data = json_codec.encode_scrubbed(body, indent=indent)
+        whole = Scrubber().scrub(data)
+        read = json.loads(whole)
+        assert (read["number"], len(read["texts"])) == (1, len(texts))
+        assert Scrubber().scrub(whole) == whole
 
 
 FIRST_READING = """

@@ -10,6 +10,7 @@ Real processes: the tests take some seconds each.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -108,7 +109,8 @@ def test_the_page_of_the_run_has_none_of_them(finished: live_runs.Finished, tmp_
 
 COMMANDS = [
     ["replay"], ["replay", "--json"], ["diagnose"], ["diagnose", "--json"], ["parse"],
-    ["report", "--out", "page.html"],
+    ["report", "--out", "out/page.html"], ["report", "--json", "--out", "out/page.html"],
+    ["replay", "--out", "out/report.md"], ["replay", "--out", "out/report.json"],
 ]  # fmt: skip
 
 
@@ -119,11 +121,33 @@ def test_a_log_recorded_without_mwatch_is_reported_without_them(
     done = bare(tmp_path)
     (tmp_path / "trainer.log").write_bytes(done.stdout + done.stderr)
     env = live_runs.environment(**EVERYTHING)
+    out = tmp_path / "out"
+    out.mkdir()
     told = mwatch(*words_of, "trainer.log", cwd=tmp_path, environment=env)
-    page = tmp_path / "page.html"
-    written = (told.stdout + told.stderr).encode() + (page.read_bytes() if page.exists() else b"")
-    assert b"Error" in written
-    assert found_in(written) == []
+    files = {each.name: each.read_bytes() for each in out.iterdir()}
+    assert list(files) == [Path(each).name for each in words_of[-1:] if "/" in each]
+    for written in (told.stdout.encode(), *files.values()):
+        assert b"Error" in written or b"page.html" in written
+        assert found_in(written) == []
+    assert found_in(told.stderr.encode()) == []
+    documents = [data for name, data in files.items() if name.endswith(".json")]
+    if "--json" in words_of:
+        documents.append(told.stdout.encode())
+    for document in documents:
+        assert isinstance(json.loads(document), dict)
+
+
+@pytest.mark.parametrize("name", ["report.md", "report.json", "page.html"])
+def test_a_report_of_the_run_has_none_of_them(
+    finished: live_runs.Finished, tmp_path: Path, name: str
+) -> None:
+    """Nor where the log lies beside its story."""
+    env = live_runs.environment(**EVERYTHING)
+    word = "report" if name.endswith("html") else "replay"
+    for source in (finished.folder, finished.folder / "volume" / "trainer.log"):
+        done = mwatch(word, source, "--out", tmp_path / f"{source.name}-{name}", environment=env)
+        assert (tmp_path / f"{source.name}-{name}").stat().st_size > 500, done.stderr
+    assert leaks(tmp_path) == {}
 
 
 @contextmanager

@@ -24,7 +24,10 @@ _SECONDS = frozenset({"at", "newest_mtime", "observed_at", "since", "until", "wr
 
 
 def write_json(kind: str, body: Mapping[str, Any], *, indent: int | None = 2) -> None:
-    whole = {**envelope(kind), **with_times(body), "kind": kind}
+    from mwatch import json_codec  # `--help` needs none
+
+    clean = json_codec.scrubbed(body)  # each text alone: it stays JSON
+    whole = {**envelope(kind), **with_times(clean), "kind": kind}
     write(json.dumps(whole, indent=indent, ensure_ascii=False, allow_nan=False))
 
 

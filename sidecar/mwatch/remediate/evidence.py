@@ -11,7 +11,6 @@ that wrappers wrote next to the checkpoints are not touched.
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 import time
@@ -22,6 +21,7 @@ from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 
+from mwatch import json_codec
 from mwatch.model.incident import SavedEvidence, is_incident_id
 from mwatch.remediate.case import RestartTask
 from mwatch.remediate.pod_client import NoAnswer, PodAddress, Reply, ask_all, download, get
@@ -139,9 +139,9 @@ class _Book:
             }
             for each in self._pods
         }
-        text = json.dumps({"version": 1, "pods": about, "missing": self._listed()}, indent=1)
+        manifest = {"version": 1, "pods": about, "missing": self._listed()}
         try:
-            write_private(self._folder / MANIFEST, text.encode())
+            write_private(self._folder / MANIFEST, json_codec.encode_scrubbed(manifest, indent=1))
         except OSError as error:
             self._problems = [f"{MANIFEST}: {error.strerror}"]
 

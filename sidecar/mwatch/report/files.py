@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a command writes for its user: checked before long work, whole or not at all."""
+"""Files that a command writes for its user: checked before long work, without secrets, whole or
+not at all."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from mwatch.errors import InputError
 from mwatch.runtime.files import replace_file
+from mwatch_trainer.scrub.scrubber import Scrubber
 
 STORY = "story.json"
 """The report of a run that mwatch watched, in the folder of the run; `story_json` writes it."""
@@ -27,9 +29,10 @@ def check_target(file: Path, *suffixes: str, fix: str = _FIX) -> None:
         raise InputError(f"cannot write {file}: no permission to write to its folder; {fix}")
 
 
-def write_target(file: Path, data: bytes, *, fix: str = _FIX) -> None:
+def write_target(file: Path, data: bytes, *, fix: str = _FIX, is_shipped: bool = False) -> None:
+    """`is_shipped`: a file that comes with mwatch stays as it is, as some are no text."""
     try:
-        replace_file(file, data, mode=0o666 & ~_umask())
+        replace_file(file, data if is_shipped else Scrubber().scrub(data), mode=0o666 & ~_umask())
     except OSError as error:
         raise InputError(f"cannot write {file}: {error.strerror}; {fix}") from error
 

@@ -4,12 +4,11 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mwatch import json_codec
 from mwatch.report.files import check_target, write_target
 from mwatch.report.run_report import RunReport
 
@@ -21,16 +20,7 @@ def to_json(report: RunReport) -> str:
 
 
 def json_text(body: dict[str, Any]) -> str:
-    return json.dumps(_finite(body), indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return json_codec.encode_scrubbed(body, indent=2).decode()
 
 
 def write_report(report: RunReport, file: Path) -> None:
@@ -40,7 +30,7 @@ def write_report(report: RunReport, file: Path) -> None:
 
 
 def to_markdown(report: RunReport) -> str:
-    data = report.to_json()
+    data = json_codec.scrubbed(report.to_json())  # before texts are cut and flattened
     verdict, decision = data["verdict"], data["decision"]
     since = verdict["since"]
     verb = "acts" if report.mode == "act" else "would"

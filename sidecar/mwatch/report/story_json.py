@@ -38,7 +38,7 @@ _CAUSE = re.compile(r"story\.(?!incidents\b).*\.cause")  # that of an incident i
 
 
 def to_json(report: RunReport) -> bytes:
-    return json_codec.encode({"version": VERSION, "story": _plain(report)})
+    return json_codec.encode_scrubbed({"version": VERSION, "story": _plain(report)})
 
 
 def from_json(data: bytes, name: str = STORY) -> RunReport:

@@ -333,6 +333,32 @@ UNSEEN = [
     "SECRETS\n  user: me\n  database:\n    value: «tigerlily7»",
 ]  # fmt: skip
 TEXTS += UNSEEN
+TEXTS += [
+    # commands as a list of words
+    "Command '['curl', '-u', 'bob:«Tr0ub4dor3»', 'https://x']' returned non-zero exit status 22.",
+    "Popen: ['curl', '-sSLu', 'bob:«Tr0ub4dor3»']",
+    "['sshpass', '-p', '«open sesame today»', 'ssh', 'x']",
+    "['mysql', '-uroot', '-p«S3cretMysql99»', '-h', 'db']",
+    '["docker", "login", "-u", "me", "-p", "«tigerlily8»", "r.io"]',
+    "('redis-cli', '-h', 'cache', '-a', '«tigerlily8»', 'ping')",
+    "['ldapsearch','-x','-D','cn=me','-w','«tigerlily8»','-b','dc=x']",
+    "['ipmitool', '-H', 'bmc1', '-U', 'admin', '-P', '«tigerlily8»', 'chassis']",
+    "['smbclient', '//nas/x', '-U', 'me%«tigerlily8»']",
+    # in quotes after a word, without = or :
+    "RuntimeError: cannot connect with password '«open sesame today»'",
+    "the password is '«open sesame today»' now",
+    'passphrase set to "«it\'s open sesame»"',
+    "wrong passwd `«open sesame today»`",
+    "bad secret '«open sesame today»' for the vault",
+    "CREATE USER bob IDENTIFIED BY '«open sesame today»'",
+    # `pass` as a name
+    "RuntimeError: login failed for user=admin pass=«Winter2026!»",
+    "user: admin, pass: «tiger-lily»",
+    '{"username": "svc", "pass": "«tigerlily»"}',
+    "pass=«Winter2026!»",
+    "BIND_PASS=«Winter2026!»",
+    "user=admin pass='«open sesame today»'",
+]
 
 ARGUMENTS = [
     ["--db-pass", "«hunter2a»"],

@@ -4,7 +4,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mwatch_trainer.scrub.known_good import scrubbed, scrubbed_environment
 from mwatch_trainer.scrub.scrubber import Scrubber, scrub_text
@@ -32,6 +36,25 @@ def test_a_secret_goes_from_a_stream_of_single_lines_too() -> None:
         kept += [form for secret in secrets_of(form) if secret in clean]
         scrubber.scrub(b"an iteration is done\n" * 3)
     assert kept == []
+
+
+@pytest.mark.parametrize("form", TEXTS)
+def test_what_is_scrubbed_stays_as_it_is(form: str) -> None:
+    """Alone, and as a text in JSON."""
+    for text in (plain(form), json.dumps({"text": plain(form), "more": [plain(form), "x y"]})):
+        clean = scrub_text(text)
+        assert scrub_text(clean) == clean
+
+
+@given(st.lists(st.tuples(st.sampled_from(TEXTS), st.sampled_from([" ", "\n", ", ", "='", ": "]))))
+def test_so_it_does_among_others(chosen: list[tuple[str, str]]) -> None:
+    clean = scrub_text("".join(plain(form) + end for form, end in chosen))
+    assert scrub_text(clean) == clean
+
+
+def test_what_other_writers_left_out_is_not_scrubbed_again() -> None:
+    line = "mysql -p[12 characters] --db-pass [7 characters] password: [scrubbed] token=[scrubbed]"
+    assert scrub_text(line) == line
 
 
 @pytest.mark.parametrize("words", ARGUMENTS, ids=" ".join)

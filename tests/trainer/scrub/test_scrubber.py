@@ -170,6 +170,11 @@ NEAR = [
     "--tokenizer-model /models/llama-3.1-8b --bos-token <s> --token-count 1234567890123456789",
     "wandb: synced 5 files; key: 0123; cookie cutter; Cookies: none; curl -u is not used here",
     "eyJ is how such a token begins; LTAIonly letters; 11//0 of the files; signature=(x, y)",
+    "pass=3 pass=train pass: test_a1, PASS: TestFoo2 (0.1s) pass=iter_0001 forward_pass=abc123"
+    " bypass=a1b2c3, 3 of 4 tests pass: user=1.2 sys=0.3 pass=2",
+    "password authentication failed for user 'postgres', password prompt \"Password: \", next",
+    "secret \"wandb-key\" of namespace 'a b', identified by its name, token 'end of file' is odd",
+    "ranks ['0', '1', '2'], choices ('-u', '-p', '-w'), use ['curl', '-u'] here",
     "SigIgn: 0000000000001000 sig=0 sig=11 signature: (Tensor, Tensor) -> Tensor",
 ]  # fmt: skip
 

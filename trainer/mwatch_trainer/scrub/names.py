@@ -34,6 +34,11 @@ _PASS_OWNERS = words(
     " keystore store truststore rabbitmq login my basic service ldap key sudo vnc kafka es elastic"
     " clickhouse mlflow registry docker"
 )
+_PLAIN_PASSES = words(
+    "forward backward fwd bwd first second third last next final initial single one two three multi"
+    " per each every num n max min warmup dry full render compiler optimization fusion lowering"
+    " test tests did must the this a of in by to no not prompt loss train eval validation data"
+)
 _KEYS = words(
     "api access account secret private auth ssh encryption signing master subscription license"
     " licence integration routing deploy service storage shared session client server wandb openai"
@@ -85,7 +90,7 @@ def _kind(part: str, before: list[str]) -> int:
     if part in _STRONG or part.endswith(_STRONG_ENDINGS):
         return STRONG
     if part == "pass":
-        return PASSWORD if last in _PASS_OWNERS else WEAK if not last else HARMLESS
+        return PASSWORD if last in _PASS_OWNERS else HARMLESS if last in _PLAIN_PASSES else WEAK
     if part == "key":
         return STRONG if last in _KEYS else HARMLESS if last in _PLAIN_KEYS else WEAK
     if part == "token":
@@ -107,6 +112,22 @@ def _with_tail(kind: int, part: str, tail: list[str]) -> int:
     if kind is PASSWORD and _ELSEWHERE.isdisjoint(rest) and "key" not in rest:
         return WEAK
     return HARMLESS
+
+
+_CHOSEN = re.compile(
+    rb"(?=[^A-Za-z]{0,64}[A-Za-z])(?=[^0-9!@#$%^&*?]{0,64}[0-9!@#$%^&*?])[^\s=]{6,}"
+)
+_JOINED = re.compile(rb"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)+")
+
+
+def is_pass(name: str) -> bool:
+    """Whether this is `pass`, which may also be one of several passes or a test that passed."""
+    return name.lower().endswith("pass")
+
+
+def looks_chosen(word: bytes) -> bool:
+    """Whether a person would choose this as a password: letters with digits or signs."""
+    return _CHOSEN.fullmatch(word) is not None and _JOINED.fullmatch(word) is None
 
 
 _SWITCHES = re.compile(rb"[a-z](?=[A-Z0-9])|[A-Z](?=[0-9])|[0-9](?=[A-Za-z])")

@@ -225,18 +225,18 @@ RULES: tuple[ScrubRule, ...] = (
     _lowered(
         "flag",
         "curl wget",
-        r"""\s (?:-u|--user|--proxy-user|-U|-a|--auth) (?:\s{1,4}|=)?
+        r"""\s (?:-[a-z]{0,8}[ua]|--user|--proxy-user|--auth) (?:\s{1,4}|=)?
         ["']? [^\s:'"/-][^\s:'"/]{0,63} : (?P<secret> [^\s'"/][^\s'"]* )""",
     ),
     _needled(
         "flag",
-        (b" -P",),
+        (b" -P", b"'-P", b'"-P'),
         r"""\b(?:ipmitool|mosquitto_[ps]ub|unzip|zip|sqlcmd|bcp)\b (?:\s{1,4}(?!-P)\S{1,64}){0,10}?
         \s{1,4} -P \s{0,4} ['"]? (?P<secret> [^\s'"-][^\s'"]+ )""",
     ),
     _needled(
         "flag",
-        (b" -w ",),
+        (b" -w ", b"'-w'", b'"-w"'),
         r"""\bldap[a-z]{3,10}\b (?:\s{1,4}(?!-w)\S{1,64}){0,10}? \s{1,4} -w \s{1,4} ['"]?
         (?P<secret> [^\s'"-][^\s'"]+ )""",
     ),
@@ -278,13 +278,19 @@ RULES: tuple[ScrubRule, ...] = (
         r"""\A\s{0,4} [\w.-]{1,64} : [0-9]{2,5} : [\w*-]{1,64} : [\w*-]{1,64} :
         (?P<secret> [^\s:]{4,128} ) \s{0,4} \Z""",
     ),
+    _lowered(
+        "password",
+        "identified",
+        r"""identified \s{1,4} (?:with\s{1,4}\S{1,64}\s{1,4})? (?:by|as) \s{1,4}
+        (?:(?:password|values)\s{1,4})? ['"] (?P<secret> [^'"]{2,256} ) ['"]""",
+    ),
     _rule(
         "password",
         " ".join(_OTHER_WORDS),
         rf"""(?:{"|".join(_OTHER_WORDS)}) \s{{0,4}} (?:[:=]|{_WIDE_COLON}) \s{{0,4}}
         (?P<secret> [^\s]{{3,}} )""",
     ),
-    _lowered("flag", "pass", r"sshpass \s{1,4} -p \s? ['\"]? (?P<secret> [^\s'\"]+ )"),
+    _lowered("flag", "pass", r"sshpass \s{1,4} -p \s{0,4} ['\"]? (?P<secret> [^\s'\"]+ )"),
     _lowered(
         "flag",
         "mysql mariadb psql",
@@ -299,7 +305,9 @@ RULES: tuple[ScrubRule, ...] = (
         \s{1,4} (?:-p|-a) \s{1,4} ['"]? (?P<secret> [^\s'"]{2,} )""",
     ),
     _lowered("flag", "pass", r"-pass(?:in|out)? \s{1,4} ['\"]?pass: (?P<secret> [^\s'\"]+ )"),
-    _lowered("flag", "secret", r"--from-literal[\s=] ['\"]? [\w.-]{1,64}= (?P<secret> [^\s'\"]+ )"),
+    _lowered(
+        "flag", "secret", r"--from-literal[\s=]{1,4} ['\"]? [\w.-]{1,64}= (?P<secret> [^\s'\"]+ )"
+    ),
     _lowered(
         "flag", "_secret_access_key", r"_secret_access_key \s{1,4} (?P<secret> [a-z0-9+/]{16,} )"
     ),
@@ -307,7 +315,7 @@ RULES: tuple[ScrubRule, ...] = (
         "netrc",
         "passw",
         r"""login \s{1,8} \S{1,128} \s{1,8} password \s{1,8}
-        (?P<secret> \S{3,} )""",
+        (?P<secret> (?:(?!\\{0,4}["'][,\]}])\S){3,} )""",
     ),
     _lowered(
         "htpasswd",

@@ -6,7 +6,9 @@ It works on bytes, because a log need not be text, and only on lines with a susp
 kinds of secrets are recognized: words of a known shape (`rules`), values of a suspicious name
 (`names`), passwords in addresses, random words close to a suspicious one, and long words that mix
 letters and digits as no person does. Colours, invisible characters and the codes of URLs, HTML and
-JSON are looked through. A secret is replaced by `[scrubbed KIND]`. The state of one stream is kept:
+JSON are looked through, and a list of words in quotes is read as a command too. A secret is
+replaced by `[scrubbed KIND]`, which no rule looks into: what was scrubbed stays as it is if it is
+scrubbed again. The state of one stream is kept:
 a private key spans many lines, and a value may follow its name in the next one. Every line takes
 linear time.
 A secret without a known shape or name is missed; for those there are the user's own patterns, for
@@ -17,8 +19,9 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_right
 from functools import lru_cache
-from typing import Iterator, Pattern, Sequence
+from typing import Iterator, Match, Pattern, Sequence
 
 from mwatch_trainer.scrub import values
 from mwatch_trainer.scrub.names import HARMLESS, kind_of
@@ -54,6 +57,20 @@ _CODE_NEEDLES = (
 # Each begins with fixed text: that is found much faster.
 _LONE_HEX = (re.compile(rb"\n[0-9a-f]{40}(?=\r?\n)"), re.compile(rb"\]:? ?[0-9a-f]{40}(?=\r?\n)"))
 _LONG_LINE = 1 << 16
+_KINDS = sorted(
+    {rule.name for rule in RULES}
+    | {"password", "token", "secret", "flag", "url", "random-word", "rest", "long-line"}
+)
+_MARK = re.compile(
+    rb"\[scrubbed(?: (?:" + "|".join(_KINDS).encode() + rb"))?\]|\[[0-9]{1,9} characters\]"
+)
+_MARK_NEEDLES = (b"[scrubbed", b" characters]")
+_HIDDEN = re.compile(values.HIDDEN + b"+")
+_MORE = re.compile(rb"(?<!\\)[^\0\s\"'`,;:.)}\]\\]")
+_ROUNDS = 8  # one finds nearly all; what is cut may bring others closer together
+_QUOTED_WORD = rb"(?:'[^']{0,1024}'|\"[^\"]{0,1024}\")"
+_COMMAND = re.compile(_QUOTED_WORD + rb"(?:,\s?" + _QUOTED_WORD + rb")+")
+_NEXT_WORD = re.compile(rb"['\"],[\s\x1f]?['\"]")
 
 _NAMED, _URLS, _LONE, _OPAQUE = (1 << (len(RULES) + at) for at in range(4))
 # A run of letters and digits is found as a run of one byte.
@@ -66,7 +83,7 @@ for _at, _each in enumerate(RULES):
 for _needle in values.NAME_NEEDLES:
     _ALL_NEEDLES[_needle] = _ALL_NEEDLES.get(_needle, 0) | _NAMED
 _ALL_NEEDLES[b"://"] = _ALL_NEEDLES.get(b"://", 0) | _URLS
-for _needle in (*_KEY_NEEDLES, *_CODE_NEEDLES):
+for _needle in (*_KEY_NEEDLES, *_CODE_NEEDLES, *_MARK_NEEDLES):
     _ALL_NEEDLES.setdefault(_needle, 0)
 # Each with its rules as bits: those found in any case, and those only as they are.
 _ANY_CASE = sorted(each for each in _ALL_NEEDLES.items() if each[0] == each[0].lower())
@@ -115,28 +132,43 @@ class Scrubber:
         return self._key_lines_left > 0 or self._after is not values.NOTHING
 
     def _line(self, line: bytes, rules: int) -> bytes:
+        is_long = len(line) > _LONG_LINE
         line = self._without_key(line)
+        hidden = _hidden(line)
+        if hidden is not line:
+            rules = _suspicious_lines(hidden).get(0, 0)
+        for _ in range(_ROUNDS):
+            spans = self._spans_of_coded(hidden, rules)
+            if not spans:
+                break
+            line = cut(line, spans)
+            hidden = _hidden(line)
+            rules = _suspicious_lines(hidden).get(0, 0)
+        plain = _decoded(hidden)[0] if _CODED.search(hidden) else hidden
+        marks = [Span(*each.span(), "") for each in _HIDDEN.finditer(plain)]
+        self._after = values.expected(plain, marks, is_long, self._after)
+        return line
+
+    def _spans_of_coded(self, line: bytes, rules: int) -> list[Span]:
         if _CODED.search(line) is None:
-            spans = self._spans(line, rules)
-            self._after = values.expected(line, spans, len(line) > _LONG_LINE, self._after)
-            return cut(line, spans)
+            return _of_new(line, self._spans(line, rules))
         is_coded = any(each in line for each in (b"%", b"&", b"\\"))
-        raw = self._spans(line, rules) if is_coded else []
+        raw = _of_new(line, self._spans(line, rules)) if is_coded else []
         plain, places = _decoded(line)
         found = self._spans(plain, rules | _suspicious_lines(plain).get(0, 0))
-        self._after = values.expected(plain, found, len(plain) > _LONG_LINE, self._after)
-        spans = [
+        return raw + [
             Span(places[each.begin][0], places[each.end - 1][1], each.kind)
-            for each in found
-            if each.end > each.begin
+            for each in _of_new(plain, found)
         ]
-        return cut(line, raw + spans)
 
     def _spans(self, line: bytes, rules: int) -> list[Span]:
         lowered = line.lower()
         spans = list(values.continued(self._after, line))
         for rule in _of(rules):
             spans += _matches(rule, lowered if rule.is_lowered else line, line)
+            if rule.name == "flag" and b"," in line:
+                words = _as_command(line)
+                spans += _matches(rule, words.lower() if rule.is_lowered else words, line)
         if rules & _URLS:
             spans += values.in_addresses(line)
         if rules & _NAMED:
@@ -150,15 +182,17 @@ class Scrubber:
         return spans
 
     def _without_key(self, line: bytes) -> bytes:
-        begin, end = _KEY_BEGIN.search(line), _KEY_END.search(line)
-        if begin is not None:
-            is_whole = end is not None and end.end() > begin.end()
-            self._key_lines_left = 0 if is_whole else _MAX_KEY_LINES
-            rest = line[end.end() :] if is_whole and end is not None else b""
-            return line[: begin.start()] + b"[scrubbed private-key]" + rest
-        if not self._key_lines_left:
-            return line
-        self._key_lines_left = 0 if end is not None else self._key_lines_left - 1
+        pieces, at = [], 0
+        while (begin := _KEY_BEGIN.search(line, at)) is not None:
+            pieces += [line[at : begin.start()], b"[scrubbed private-key]"]
+            end = _KEY_END.search(line, begin.start())
+            if end is None:
+                self._key_lines_left = _MAX_KEY_LINES
+                return b"".join(pieces)
+            self._key_lines_left, at = 0, end.end()
+        if pieces or not self._key_lines_left:
+            return b"".join((*pieces, line[at:]))
+        self._key_lines_left = 0 if _KEY_END.search(line) else self._key_lines_left - 1
         # Lines of other ranks may be interleaved with those of the key.
         found = values.key_line(line)
         return line if found is None else cut(line, [found])
@@ -210,15 +244,50 @@ def _matches(rule: ScrubRule, searched: bytes, line: bytes) -> Iterator[Span]:
             yield Span(begin, end, rule.name)
 
 
+def _hidden(line: bytes) -> bytes:
+    """Return the line without what was scrubbed before, at the same length; the same if nothing."""
+    if not any(each in line for each in _MARK_NEEDLES):
+        return line
+    return _MARK.sub(lambda mark: values.HIDDEN * len(mark.group()), line)
+
+
+def _of_new(line: bytes, spans: Sequence[Span]) -> list[Span]:
+    """Return those that hold more than what was scrubbed before, and with the whole of that."""
+    spans = [each for each in spans if each.end > each.begin]
+    if not spans or values.HIDDEN not in line:
+        return spans
+    marks = [each.span() for each in _HIDDEN.finditer(line)]
+    ends = [end for _, end in marks]
+    found = []
+    for span in spans:
+        text = line[span.begin : span.end]
+        if values.HIDDEN in text and not _MORE.search(text):
+            continue
+        first, last = bisect_right(ends, span.begin), bisect_right(ends, span.end - 1)
+        begin = marks[first][0] if first < len(marks) else span.begin
+        end = marks[last][1] if last < len(marks) and marks[last][0] < span.end else span.end
+        found.append(Span(min(begin, span.begin), end, span.kind))
+    return found
+
+
+def _as_command(line: bytes) -> bytes:
+    """Read lists of words in quotes as a shell would: each byte at its place, a blank inside a word
+    as a character that is none."""
+    return _COMMAND.sub(_words, line)
+
+
+def _words(command: Match[bytes]) -> bytes:
+    text = command.group().replace(b" ", b"\x1f")
+    return _NEXT_WORD.sub(lambda gap: b" " * len(gap.group()), text)
+
+
 def _without_own(pattern: Pattern[bytes], data: bytes) -> bytes:
-    spans = []
-    for begin, end in windows(data):
-        for match in pattern.finditer(data, begin, end):
+    spans, hidden = [], _hidden(data)
+    for begin, end in windows(hidden):
+        for match in pattern.finditer(hidden, begin, end):
             has_group = "secret" in match.re.groupindex and match.start("secret") >= 0
             spans.append(Span(*(match.span("secret") if has_group else match.span()), ""))
-    return cut(data, [each for each in spans if each.end > each.begin]).replace(
-        b"[scrubbed ]", b"[scrubbed]"
-    )
+    return cut(data, _of_new(hidden, spans)).replace(b"[scrubbed ]", b"[scrubbed]")
 
 
 def _decoded(line: bytes) -> tuple[bytes, list[tuple[int, int]]]:

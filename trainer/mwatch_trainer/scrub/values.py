@@ -3,9 +3,10 @@
 """Where in a line the values of suspicious names are: settings, flags, addresses, random words.
 
 A value in quotes goes to its closing quote, another one to the next blank, and a password that has
-the line for itself to the end of the line. A name without a value at the end of a line makes the
-next lines suspicious, those below it in an indented block, and so does a secret that reaches the
-end of its line.
+the line for itself to the end of the line. What stands in quotes after a word such as `password`
+goes too, and `pass` counts as a password beside a user. A name without a value at the end of a line
+makes the next lines suspicious, those below it in an indented block, and so does a secret that
+reaches the end of its line.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from mwatch_trainer.scrub.names import (
     STRONG,
     WEAK,
     is_opaque,
+    is_pass,
     kind_of,
+    looks_chosen,
     looks_random,
 )
 
@@ -54,15 +57,25 @@ _NAME = re.compile(  # the tail is not taken apart again
     rb"|licen|psk|netrc|webhook|pat|otp)(?=(?P<tail>[\w.-]{0,48}))(?P=tail)"
     rb"\\{0,4}[\"']?\]?(?P<sep>" + _SEPARATOR + rb")"
 )
+_QUOTES = (b'"', b"'")
 _SENTENCES = (
     re.compile(
         rb"pass(?:word|phrase|wd|code)\s(?:(?:for|of|to)\s\S{1,64}\s)?(?:is|was)\s(?:now\s)?"
         rb"(?!(?:not|the|too|set|unset|in|no|never|still|also|asked|being|expected)\b)"
         rb"(?!(?:wrong|incorrect|invalid|missing|empty|expired|required|needed|stored|read|given"
-        rb"|correct|optional|hidden|unknown|refused|rejected|accepted)\b)(?P<secret>\S{4,})"
+        rb"|correct|optional|hidden|unknown|refused|rejected|accepted)\b)[\"'`]?(?P<secret>\S{4,})"
     ),
-    re.compile(rb"pass(?:word|phrase|code)\s(?:for|of)\s[^:]{1,80}:\s(?P<secret>[^\s:].*)"),
+    re.compile(rb"pass(?:word|phrase|code)\s(?:for|of)\s[^:\"]{1,80}:\s(?P<secret>[^\s:].*)"),
 )
+_BEFORE_QUOTE = re.compile(
+    rb"(?:pass(?:word|phrase|wd|code)|pwd|(?P<store>secrets?))(?:\s(?:is|was|now|set|to|as|used|given"
+    rb"|supplied|provided|value|string|being)){0,3}\s{1,4}(?=\\*[\"'`])"
+)
+_CLOSING = re.compile(rb"\\*[\"'`]\s?(?:,\s{0,4}\\*[\"'`{\[]|[}\])]|,?\s{0,4}$)")
+_QUOTE_END = re.compile(rb"\\*\"(?=\s?[,}\])]|\s{0,4}$)")
+_USER = re.compile(rb"(?:user|usr|login|uid|account|admin)\w{0,8}\\?[\"']?\s{0,2}[=:]")
+_USER_BYTES_BEFORE = 128
+_PIN = re.compile(rb"[0-9]{4,}")
 _PAIR = re.compile(
     rb"(?:name|key)\\*[\"']?\s{0,4}[:=]\s{0,4}\\*[\"']?(?P<name>[\w.-]{2,64})\\*[\"']?,?\s{1,4}"
     rb"\\*[\"']?value\\*[\"']?\s{0,4}[:=]\s{0,4}"
@@ -110,24 +123,58 @@ def named(line: bytes, lowered: bytes) -> Iterator[Span]:
         begin = match.start() - len(before) + len(before.rstrip(_NAME_BYTES))
         name = line[begin : match.start("sep")].rstrip(b"\\\"']").decode("utf-8", "replace")
         separator = match.group("sep").strip()
-        if separator == b">" and line[begin - 1 : begin] != b"<":
+        opening = line[max(begin - 1, 0) : begin]
+        if (separator == b">" and opening != b"<") or (
+            separator[:1] in _QUOTES and opening not in _QUOTES  # the last word of a text
+        ):
             continue
         is_first = _LINE_START.fullmatch(line, 0, begin) is not None
-        span = _accepted(line, match.end(), name, is_first and separator[:1] in (b":", b"."))
+        owns_line = is_first and separator[:1] in (b":", b".")
+        kind = _kind_at(name, separator, lowered, begin)
+        span = _accepted(line, match.end(), name, kind, owns_line=owns_line)
         if span is not None:
             yield span
             done = span.end
     for match in _PAIR.finditer(line):
-        span = _accepted(line, match.end(), match.group("name").decode(), False)
+        name = match.group("name").decode()
+        span = _accepted(line, match.end(), name, kind_of(name))
         if span is not None:
             yield span
     for sentence in _SENTENCES:
         for match in sentence.finditer(lowered):
-            yield Span(*match.span("secret"), "password")
+            begin, end = match.span("secret")
+            yield Span(begin, _before_quote(line, begin, end), "password")
+    yield from _in_quotes(line, lowered)
 
 
-def _accepted(line: bytes, at: int, name: str, owns_line: bool) -> Span | None:
+def _in_quotes(line: bytes, lowered: bytes) -> Iterator[Span]:
+    """Yield `password 'of any words'`; `secret "name"` is one of Kubernetes."""
+    for match in _BEFORE_QUOTE.finditer(lowered):
+        begin, end, is_quoted = _value(line, match.end())
+        value = line[begin:end]
+        is_password = match.group("store") is None or b" " in value.strip()
+        if is_quoted and is_password and is_secret_value(value, PASSWORD, ""):
+            yield Span(begin, end, "password")
+
+
+def _before_quote(line: bytes, begin: int, end: int) -> int:
+    """Return where the rest of a line ends that may be a text in JSON."""
+    closing = _QUOTE_END.search(line, begin, end) if b'"' in line[:begin] else None
+    return end if closing is None else closing.start()
+
+
+def _kind_at(name: str, separator: bytes, lowered: bytes, begin: int) -> int:
     kind = kind_of(name)
+    if kind is not WEAK or not is_pass(name):
+        return kind
+    if _USER.search(lowered, max(begin - _USER_BYTES_BEFORE, 0), begin):
+        return PASSWORD
+    return HARMLESS if separator[:1] == b":" and name[-4:].isupper() else WEAK
+
+
+def _accepted(
+    line: bytes, at: int, name: str, kind: int, *, owns_line: bool = False
+) -> Span | None:
     if kind is HARMLESS:
         return None
     begin, end, is_quoted = _value(line, at)
@@ -135,11 +182,20 @@ def _accepted(line: bytes, at: int, name: str, owns_line: bool) -> Span | None:
     if not is_secret_value(value, kind, name):
         return None
     if not is_quoted and kind is PASSWORD and owns_line:
-        end = len(line.rstrip())
+        end = _end_of_own_line(line, begin)
     elif not is_quoted and end - begin >= _LIMIT - len(_TRAILING):
         whole = _UNQUOTED.match(line, begin)
         end = end if whole is None else whole.end()
     return Span(begin, end, _label(name))
+
+
+def _end_of_own_line(line: bytes, begin: int) -> int:
+    """Return the end of a value to the end of the line; quotes around the whole line stay."""
+    mark = line[:begin].lstrip(b" \t-")[:1]
+    text = line.rstrip()
+    inner = text.rstrip(b" ,;)}]")
+    is_whole = mark in (b'"', b"'") and inner[-1:] == mark and len(inner) - 1 > begin
+    return len(inner[:-1].rstrip(b"\\")) if is_whole else len(text)
 
 
 def _label(name: str) -> str:
@@ -152,7 +208,7 @@ def _label(name: str) -> str:
 def _value(line: bytes, at: int) -> tuple[int, int, bool]:
     """Return where the value begins and ends, and whether it is in quotes."""
     quote = _QUOTE.match(line, at)
-    if quote is not None:
+    if quote is not None and not _CLOSING.match(line, at):
         mark, begin = quote.group(1), quote.end()
         end = line.find(mark, begin)
         while end > 0 and mark[:1] != b"\\" and line[end - 1 : end] == b"\\":
@@ -178,13 +234,16 @@ def is_secret_value(value: bytes, kind: int, name: str) -> bool:
         return False
     if kind is PASSWORD:
         is_folder = name.lower().endswith("pwd") and head[:1] in (b"/", b"~")
-        return len(head) >= 2 and not is_folder
+        is_count = is_pass(name) and _NUMBER.fullmatch(head) and not _PIN.fullmatch(head)
+        return len(head) >= 2 and not is_folder and not is_count
     if _NUMBER.fullmatch(head) or (b" " in head and not looks_random(head)):
         return False
     if _PATH.fullmatch(head) and not looks_random(head) and len(head) != _AWS_BYTES:
         return False
     if kind is STRONG:
         return len(head) >= 4
+    if is_pass(name) and looks_chosen(head):
+        return True
     is_login = name.lower().endswith("auth") and re.fullmatch(rb"[^\s:/]+:[^\s:/]{3,}", head)
     return bool(is_login or _PREFIX.match(head)) or looks_random(head, 12)
 
@@ -255,6 +314,7 @@ def near(line: bytes, lowered: bytes) -> Iterator[Span]:
     """Yield long random words shortly after a suspicious one."""
     for match in _LONG_WORD.finditer(line):
         begin, end = match.span()
+        begin += line[max(begin - 1, 0) : begin] == b"\\"  # of a code such as \\n
         word = line[begin : min(end, begin + _LIMIT)]
         if b"/" in word and (word[:1] == b"/" or len(word) != 40) and not word.endswith(b"="):
             continue
@@ -344,6 +404,10 @@ _MIN_REST = 8
 _MAX_LONE = 2048
 
 
+HIDDEN = b"\0"
+"""Stands for each byte of what was scrubbed before; no rule takes it for a letter."""
+
+
 def continued(after: After, line: bytes) -> Iterator[Span]:
     """Yield what the line before has led to expect."""
     if after.what == "torn":
@@ -364,23 +428,30 @@ def _field(after: After, line: bytes) -> Iterator[Span]:
     if found is None or len(line) - len(line.lstrip()) <= after.indent:
         return
     begin, end, _ = _value(line, found.end())
-    if is_secret_value(line[begin:end], after.kind, ""):
+    value = line[begin:end]
+    if _is_hidden(value) or is_secret_value(value, after.kind, ""):
         yield Span(begin, end, "password")
 
 
+def _is_hidden(word: bytes) -> bool:
+    return word[:1] == HIDDEN and not word.strip(HIDDEN)
+
+
 def _is_expected(after: After, word: bytes) -> bool:
+    if _is_hidden(word):
+        return True
     if after.what == "rest":
         return not word.strip(_BASE64 + b"_-.~%") and looks_random(word, _MIN_REST)
     return word[-1:] not in b":=" and is_secret_value(word, after.kind, "")
 
 
 def expected(line: bytes, spans: Sequence[Span], is_long: bool, after: After) -> After:
-    """Say what the next lines may hold."""
+    """Say what the next lines may hold, by the scrubbed line: a second scrub expects the same."""
     end = len(line.rstrip(b"\r \\\"'"))
     last = max((each.end for each in spans), default=-1)
     if is_long and last >= len(line) > 0:
         return After("torn", STRONG, 1)
-    if 0 < end <= last and any(each.end - each.begin >= _MIN_REST for each in spans):
+    if 0 < end <= last:
         return After("rest", STRONG, 1)
     heading = _HEADING.fullmatch(line.lower()) if len(line) < _TAIL_BYTES else None
     if heading is not None:
