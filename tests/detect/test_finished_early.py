@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from mwatch.decide.verdict import judge_quiet
 from mwatch.detect.finished_early import DETECTOR
 from mwatch.model.cause import Cause
 from mwatch.model.event import Exit
 from mwatch.model.finding import Severity
-from mwatch.model.job import ExitSeen, Job, KnownCheckpoint, Layout, ProcessGone
+from mwatch.model.job import Attempt, ExitSeen, Job, KnownCheckpoint, Layout, ProcessGone
 from mwatch.model.observation import ProcessExit, Source
+from mwatch.model.phase import JobPhase
+from mwatch_trainer.contract import TRAINS_ON
 from support.builders.job import START, fault, found, job, step, steps
 
 
@@ -124,3 +127,75 @@ def test_a_run_that_only_evaluates_has_no_iterations() -> None:
 def test_blind_means_no_verdict() -> None:
     assert found(DETECTOR, left(gone(), sights=())) == []
     assert len(found(DETECTOR, left(gone(), sights=(Source.PROCESS,)))) == 1
+
+
+def again(first: dict[str, Any] | None = None, **second: Any) -> Job:
+    """Two attempts that left with 0: the first after iteration 30, the second where it resumed."""
+    usual = {"number": 2, "resumed_from": 30, "lines": [], "phase": JobPhase.ENDED}
+    made = left(*second.pop("ends", [gone()]), **{**usual, **second})
+    gone_before = {"pod-0": gone()}
+    fields: dict[str, Any] = {"iteration": 30, "gone": gone_before, "streams": {"pod-0"}}
+    made.past.append(Attempt(1, START, **{**fields, **(first or {})}))
+    return made
+
+
+def test_the_same_end_once_more_is_the_end() -> None:
+    built = again()
+    assert found(DETECTOR, built) == []
+    judged = judge_quiet(built)
+    assert judged.cause is Cause.FINISHED
+    assert judged.reason == "training ended at iteration 30 of 1000 by itself, twice"
+
+
+def test_the_last_checkpoint_of_the_first_end_counts() -> None:
+    built = again(resumed_from=35)
+    assert len(found(DETECTOR, built)) == 1
+    built.checkpoints[35] = KnownCheckpoint(35, START + 590, attempt=1, is_saved=True)
+    assert found(DETECTOR, built) == []
+    apart = Layout(total_iterations=1000, log_interval=10)
+    assert found(DETECTOR, again(resumed_from=35, layout=apart)) == []
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        {"iteration": 31},
+        {"iteration": 25, "resumed_from": 20},
+        {"resumed_from": None},
+        {"resumed_from": 40},
+        {"load": "random"},
+        {"exit": bye("signal")},
+        {"streams": {"pod-0", "pod-1"}, "ends": [gone(), gone("pod-1", reason="something")]},
+    ],
+)
+def test_a_new_step_or_another_end_is_early_again(second: dict[str, Any]) -> None:
+    built = again(**second)
+    assert len(found(DETECTOR, built)) == 1
+    assert judge_quiet(built).cause is Cause.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        {"gone": {"pod-0": gone(code=1)}},
+        {"gone": {}},
+        {"exit": bye("signal")},
+        {"streams": {"pod-0", "pod-1"}},
+    ],
+)
+def test_after_another_end_it_is_the_first(first: dict[str, Any]) -> None:
+    assert len(found(DETECTOR, again(first))) == 1
+
+
+def test_all_pods_of_a_gang_end_twice() -> None:
+    both: dict[str, Any] = {"streams": {"pod-0", "pod-1"}}
+    ends = [gone(), gone("pod-1")]
+    first = {**both, "gone": {end.stream: end for end in ends}}
+    assert found(DETECTOR, again(first, ends=ends, **both)) == []
+    assert len(found(DETECTOR, again(ends=ends, **both, resumed_from=31))) == 1
+
+
+def test_a_training_that_goes_on_has_not_ended() -> None:
+    built = left(gone(reason=TRAINS_ON), phase=JobPhase.ENDED)
+    assert found(DETECTOR, built) == []
+    assert judge_quiet(built).reason == f"{TRAINS_ON}, iteration 30"

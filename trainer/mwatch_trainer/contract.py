@@ -37,6 +37,9 @@ UNWATCHED = "unwatched"
 RUNNING = "running"
 """A named pipe that a command without the wrapper holds open for reading until it ends."""
 
+TRAINS_ON = "the command has ended, and its training goes on"
+"""The reason of such an exit begins with it."""
+
 OBSERVE = "observe"
 ACT = "act"
 MODES = (OBSERVE, ACT)

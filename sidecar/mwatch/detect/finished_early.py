@@ -4,7 +4,8 @@
 
 Kubernetes then shows the Job as Succeeded. Asked for are an exit interval, an exit duration and the
 time limit of an evaluation; a SIGTERM (with its save) and a termination request of the cluster's
-autoresume are not. If the last iteration is unknown, exit code 0 is believed.
+autoresume are not. If the last iteration is unknown, exit code 0 is believed. So it is where the
+attempt before ended at the same place: early stopping, or data that are used up.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from mwatch.model.finding import Detector, Evidence, Finding, Severity
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
+from mwatch_trainer.contract import TRAINS_ON
 
 _CREDIBLE = 0.7  # below it is a complaint about a peer, which a good end brings too
 _PRINTED = {
@@ -43,6 +45,8 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
         return []
     if (root := root_cause(job)) is not None and root.confidence >= _CREDIBLE:
         return []  # a failure that ends with 0: see crashed
+    if job.ended_itself_twice or _trains_on(attempt):
+        return []
     last = max(attempt.gone.values(), key=lambda gone: gone.at)
     return [_finding(job, "with exit code 0", last.at, of_gone(last))]
 
@@ -53,15 +57,17 @@ def _all_left_with_zero(attempt: Attempt) -> bool:
     return all_good and attempt.streams <= attempt.gone.keys()
 
 
+def _trains_on(attempt: Attempt) -> bool:
+    """A script has ended that started the training in the background."""
+    return any(gone.exit.reason == TRAINS_ON for gone in attempt.gone.values())
+
+
 def _is_before_the_end(job: Job) -> bool:
     total = job.layout.total_iterations
     attempt = job.attempt
     if total is None:
         return False
-    # The line of the last step may be lost; a checkpoint of it is as good.
-    saved = (each for each in job.checkpoints.values() if each.is_written)
-    own = (each.iteration for each in saved if each.attempt == attempt.number)
-    done = max(attempt.iteration or 0, attempt.resumed_from or 0, *own)
+    done = job.end_of(attempt)
     known = cadence(job)
     apart = job.layout.log_interval or (known.iterations if known is not None else 1)
     if done >= total or (attempt.steps and total - done < apart):

@@ -130,7 +130,7 @@ def _by_state(
 def _succeeded(kind: str, seen: Job) -> Verdict:
     """Kubernetes goes by exit codes, which a shell script may hide."""
     done, total = seen.attempt.iteration, seen.layout.total_iterations
-    is_over = seen.attempt.is_finished or ended_as_asked(seen)
+    is_over = seen.attempt.is_finished or ended_as_asked(seen) or seen.ended_itself_twice
     if done is not None and total is not None and done < total and not is_over:
         text = f"{kind} is Succeeded, but training stopped at iteration {done} of {total}"
         return Verdict(Cause.FINISHED_EARLY, text, since_iteration=done + 1)

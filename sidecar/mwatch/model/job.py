@@ -256,6 +256,14 @@ class Attempt:
         return max(self.last_progress, self.released_at)
 
     @property
+    def ended_itself(self) -> bool:
+        """All of its processes left with 0, and nothing printed or known says why."""
+        ends = [gone.exit for gone in self.gone.values()]
+        is_good = all(end.exit_code == 0 and not end.signal and not end.reason for end in ends)
+        is_whole = bool(ends) and self.streams <= self.gone.keys()
+        return is_good and is_whole and self.exit is None and not self.errors
+
+    @property
     def is_finished(self) -> bool:
         """Done and saved: an exit while the last save is open loses that save."""
         return self.is_done and self.save is None
@@ -363,6 +371,27 @@ class Job:
         }
         watched = {stream for source, _, stream in signs if source in _OF_PROCESSES}
         return max(held.values()) if held and len(held) == len(watched) else None
+
+    def end_of(self, attempt: Attempt) -> int:
+        """The last iteration that an attempt has finished or begun after. The line of the last step
+        may be lost; a checkpoint of it is as good."""
+        saved = (each for each in self.checkpoints.values() if each.is_written)
+        own = (each.iteration for each in saved if each.attempt == attempt.number)
+        return max(attempt.iteration or 0, attempt.resumed_from or 0, *own)
+
+    @property
+    def ended_itself_twice(self) -> bool:
+        """The attempt has resumed and left with 0 where the last one did, without a step beyond:
+        by its own rules the program is done."""
+        now, before = self.attempt, self.past[-1] if self.past else None
+        if before is None or not (now.ended_itself and before.ended_itself):
+            return False
+        if not now.resumed_from or now.load in ("failed", "random"):
+            return False
+        ends = self.end_of(now), self.end_of(before)
+        if ends[0] > now.resumed_from:
+            return ends[0] == ends[1]
+        return ends[0] < ends[1] + (self.layout.log_interval or 1)
 
     @property
     def is_alone(self) -> bool:

@@ -241,7 +241,7 @@ def run(request: RunRequest, make_view: MakeView) -> RunEnd:
             folder, engine, live, record, metrics, view, faults,
             is_act=is_act, extra=EvidenceExtras(live), out=out,
         )  # fmt: skip
-        return LocalRun(_command(request, folder), watch, view, faults).run()
+        return LocalRun(_command(request, folder), watch, view, faults, note).run()
 
 
 def adopt(request: RunRequest, folder: RunFolder) -> RunRequest:

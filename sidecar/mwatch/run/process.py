@@ -110,6 +110,7 @@ _AFTER_GRACE_SECONDS = 10.0
 """Time for the wrapper to kill the command and to pass on its last output."""
 _LOOK_SECONDS = 0.05
 _MODE_VARIABLE = "MWATCH_MODE"
+_MAX_LEFT = 8
 
 
 class StartedProcess(Protocol):
@@ -160,6 +161,22 @@ class WrapperProcess:
             return None
         name = {each.value: each.name for each in signal.Signals}.get(code - 128)
         return ProcessExit(None if name else code, name, None)
+
+    @property
+    def left(self) -> list[str]:
+        """Processes of a command that has ended by itself which still run, as far as the wrapper
+        listed them: id and command."""
+        if self.exit_code is None or self._is_lost or self._is_stopping:
+            return []
+        known = contract.read_json(str(self._volume / contract.ATTEMPT)) or {}
+        ended = known.get("exit") if known.get("wrapper_pid") == self._process.pid else None
+        found = ended.get("left") if isinstance(ended, dict) else None
+        each = [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+        return [
+            f"{one['pid']} ({one.get('command')})"
+            for one in each[:_MAX_LEFT]
+            if type(one.get("pid")) is int and proc.is_alive(one["pid"], one.get("started"))
+        ]
 
     def _look(self) -> int | None:
         code = self._process.poll()
@@ -284,7 +301,8 @@ def start(
     adopt()
     mode = contract.ACT if is_act else contract.OBSERVE
     flags = ["--act"] if is_act else []
-    command = [sys.executable, "-P", "-m", "mwatch_trainer", *flags, "--dir", str(volume), *options]
+    flags = ["--watched", *flags, "--dir", str(volume)]
+    command = [sys.executable, "-P", "-m", "mwatch_trainer", *flags, *options]
     stdout, stderr = _STREAMS[output]
     try:
         process = subprocess.Popen(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,7 +93,7 @@ class NextAttempt:
         return self._times.setdefault(rollback, rollback.at + (ahead if ahead > 1.0 else 0.0))
 
 
-FENCED, NOT_AGREED = 203, 202
+FENCED, NOT_AGREED, EARLY_EXIT = 203, 202, 200
 _FINAL_CODES = frozenset({FENCED, GIVE_UP_EXIT_CODE})
 _USER_FIXES = frozenset({Cause.USER_ERROR, Cause.OOM, Cause.DATA})
 _FINISHED = "training finished"
@@ -104,7 +104,8 @@ def finished(wrapper: WrapperEnd | None) -> str | None:
     """How the command finished; None if it failed, or if that is unknown."""
     if wrapper is None or wrapper.code != 0 or not wrapper.reason:
         return None
-    is_end = wrapper.reason.startswith(_FINISHED) or (wrapper.asked and wrapper.returned == 0)
+    is_good = wrapper.reason.startswith((_FINISHED, contract.TRAINS_ON))
+    is_end = is_good or (wrapper.asked and wrapper.returned == 0)
     return wrapper.reason if is_end else None
 
 
@@ -137,6 +138,8 @@ def outcome(code: int, job: Job, assessment: Assessment, wrapper: WrapperEnd | N
     if (why := unstarted(wrapper)) is not None:
         return RunEnd(code, why, False)
     reported = verdict(job, assessment.findings, assessment.decision)
+    if reported.cause is Cause.FINISHED and code == EARLY_EXIT:
+        return RunEnd(0, reported.summary, True)  # the wrapper sees one attempt alone
     if not code and reported.cause is Cause.UNKNOWN:
         return RunEnd(0, "command finished", True)
     return RunEnd(code, reported.summary, reported.cause in (Cause.FINISHED, Cause.HEALTHY))
@@ -186,7 +189,10 @@ class LocalRun:
         watch: RunWatcher,
         view: RunObserver,
         faults: InternalErrors,
+        note: Callable[[str], None] | None = None,
     ) -> None:
+        """`note`: tells the user something that also belongs into the report."""
+        self._note = view.noted if note is None else note
         self._command = command
         self._watch = watch
         self._view = view
@@ -438,11 +444,20 @@ class LocalRun:
                 if self._output is not None:
                     self._view.printed(self._output.rest())
             with self._faults.guard():
+                self._note_left()
+            with self._faults.guard():
                 self._watch.end(ended)
         except Interrupted:
             self._interrupts.ignore()
             with self._faults.guard():
                 self._watch.end(ended, is_hurried=True)
+
+    def _note_left(self) -> None:
+        left = [] if self._wrapper is None else self._wrapper.left
+        if left:
+            after = "they end with this container" if os.getpid() == 1 else "not watched any more"
+            running = f"the command has ended, still running: {', '.join(left)}"
+            self._note(f"{running}; {after}")
 
 
 def _say(text: str) -> None:

@@ -248,7 +248,7 @@ def _own_arguments(given: Sequence[str]) -> Iterator[str]:
     for word in words:
         if word == "--dir":
             next(words, None)
-        elif word != "--act":
+        elif word not in ("--act", "--watched"):
             yield word
 
 

@@ -38,6 +38,7 @@ from mwatch_trainer.contract import (
     NODE_PROCESSES,
     PROBE_FOLDER,
     RUNNING,
+    TRAINS_ON,
     UNWATCHED,
     read_bytes,
 )
@@ -117,7 +118,10 @@ class WrapperFile:
 
 
 def _kube_reason(reason: str | None) -> str | None:
-    """Return Kubernetes' name for the reason; for other reasons the log is more precise."""
+    """Return Kubernetes' name for the reason; for other reasons the log is more precise, unless
+    the training goes on."""
+    if reason and reason.startswith(TRAINS_ON):
+        return TRAINS_ON
     return "OOMKilled" if reason and _NO_MEMORY.search(reason) else None
 
 

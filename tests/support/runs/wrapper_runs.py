@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 from mwatch_trainer.control import client
 from support.waiting import until
@@ -89,6 +92,17 @@ def running(
         for stream in (wrapper.stdout, wrapper.stderr):
             if stream is not None:
                 stream.close()
+
+
+def isolation() -> list[str]:
+    """What makes the command after it the main process of a container of its own."""
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare here")
+    for extra in ([], ["--user", "--map-root-user"]):
+        words = ["unshare", *extra, "--pid", "--fork", "--mount-proc"]
+        if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
+            return words
+    pytest.skip("this user may not make a PID namespace")
 
 
 def ask(

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import os
 import pty
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from support.runs.wrapper_runs import (
     descendants,
     environ,
     is_alive,
+    isolation,
     kill,
     log,
     python,
@@ -225,7 +225,7 @@ while :; do sleep 0.05; done
 
 
 def test_it_works_as_the_first_process_of_a_container(tmp_path: Path) -> None:
-    isolated = _isolation()
+    isolated = isolation()
     words = command("bash", "-c", FIRST, options=["--no-node-facts", "--dir", str(tmp_path)])
     wrapper = subprocess.Popen(
         [*isolated, *words], env=environ(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -265,16 +265,6 @@ def test_a_signal_before_the_start_ends_the_wait(tmp_path: Path) -> None:
         out, _ = wrapper.communicate(timeout=LIMIT_SECONDS)
     assert (wrapper.returncode, out) == (143, b"")
     assert attempt(tmp_path)["exit"]["reason"] == "stopped before the start: SIGTERM"
-
-
-def _isolation() -> list[str]:
-    if shutil.which("unshare") is None:
-        pytest.skip("there is no unshare here")
-    for extra in ([], ["--user", "--map-root-user"]):
-        words = ["unshare", *extra, "--pid", "--fork", "--mount-proc"]
-        if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
-            return words
-    pytest.skip("this user may not make a PID namespace")
 
 
 def _children(pid: int) -> list[int]:

@@ -41,6 +41,8 @@ class Options(NamedTuple):
     with_node_facts: bool = True
     log_bytes: int = DEFAULT_LOG_BYTES
     scrub_patterns: tuple[str, ...] = ()
+    is_watched: bool = False
+    """By `mwatch run`, which tells what the wrapper would."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -76,6 +78,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str], version: str) ->
         not given.no_node_facts,
         given.log_bytes,
         tuple(given.scrub_pattern),
+        given.watched,
     )
 
 
@@ -110,6 +113,7 @@ def _parser(version: str) -> argparse.ArgumentParser:
         help="bound of trainer.log and its older parts (default 256 MiB)")  # fmt: skip
     add("--scrub-pattern", metavar="RE", type=_pattern, action="append", default=[],
         help="a secret of your own, not to be copied; repeatable (or MWATCH_SCRUB)")  # fmt: skip
+    add("--watched", action="store_true", help=argparse.SUPPRESS)
     add("--version", action="version", version=f"mwatch-run {version}")
     return parser
 

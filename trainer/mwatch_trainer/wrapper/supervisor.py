@@ -28,6 +28,7 @@ from mwatch_trainer.processes.signals import (
     is_from_terminal,
     name_of,
 )
+from mwatch_trainer.wrapper.leftovers import Pace
 
 SHELLS = ("bash", "sh", "dash", "ash", "busybox", "zsh", "ksh")
 AFTERWARDS_SECONDS = 5.0  # for what a script does after training, such as copying the log
@@ -183,6 +184,8 @@ class Stopping:
 _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 LEFTOVER_SECONDS = 5.0
 _FLUSH_SECONDS = 2.0
+_LOOK_SECONDS = 0.1
+_WORKING_SHARE = 0.2  # of a core: a training works more, a server that waits less
 
 
 class Supervisor:
@@ -249,6 +252,36 @@ class Supervisor:
                 self._tree.kill()
             self._drain(0.05)
             self._reaper.reap()
+
+    def wait_for_leftovers(self, seconds: float) -> bool:
+        """Wait so long for the leftovers to end by themselves; return whether some still run.
+
+        No longer if an end is requested.
+        """
+        until = time.monotonic() + seconds
+        while self._tree.processes():
+            if self.stopping.first is not None or time.monotonic() >= until:
+                return True
+            self._drain(min(_LOOK_SECONDS, seconds))
+            self._reaper.reap()
+        return False
+
+    def leftovers_train(self, pace: Pace, seconds: float) -> bool:
+        """Whether a leftover prints another iteration within this time, or at least works."""
+        before, began = pace.look(), time.monotonic()
+        used = self._cpu_seconds()
+        while self.wait_for_leftovers(_LOOK_SECONDS) and self.stopping.first is None:
+            if pace.look() != before:
+                return True
+            if time.monotonic() - began >= seconds:
+                return self._worked_since(used) >= _WORKING_SHARE * seconds
+        return False
+
+    def _cpu_seconds(self) -> dict[tuple[int, int], float]:
+        return {(each.pid, each.started): each.cpu_seconds for each in self._tree.processes()}
+
+    def _worked_since(self, before: dict[tuple[int, int], float]) -> float:
+        return sum(now - before.get(key, now) for key, now in self._cpu_seconds().items())
 
     def gives_up_output(self) -> bool:
         """Whether to drop the last output, which its reader does not take.

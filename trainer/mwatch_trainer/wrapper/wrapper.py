@@ -35,9 +35,10 @@ from mwatch_trainer.processes import children, proc
 from mwatch_trainer.processes.children import Reaper, start_helper
 from mwatch_trainer.processes.proc import Tree, end_abandoned
 from mwatch_trainer.processes.signals import ENDING, STOP, RequestQueue, Signals, name_of
-from mwatch_trainer.reporting import report
+from mwatch_trainer.reporting import EARLY_EXIT, SIGNAL_BASE, report
 from mwatch_trainer.scrub.known_good import scrubbed
 from mwatch_trainer.scrub.scrubber import Scrubber
+from mwatch_trainer.wrapper import early_end, leftovers
 from mwatch_trainer.wrapper.options import Options
 from mwatch_trainer.wrapper.supervisor import Supervisor
 
@@ -209,6 +210,12 @@ class Volume:
 
 _PREPARE_SECONDS = 20.0  # in observe, where nothing depends on it
 _PUMP_SECONDS = 1.0
+_LEFTOVER_SECONDS = 1.0  # helpers of a command that ends need a moment
+_READ_SECONDS = 10.0
+_LOOK_SECONDS = 0.1
+_STEPS = 4.0
+_STEP_SECONDS = 5.0
+"""At least so long, or for so many lines, a leftover is watched that may be the training itself."""
 
 
 class EndedBeforeStart(Exception):
@@ -231,6 +238,8 @@ class Wrapper:
         self._supervisor: Supervisor | None = None
         self._document: dict[str, Any] = {}
         self._log_position: dict[str, int] | None = None
+        self._trains_on = False
+        self._dies_with_us = leftovers.end_with_wrapper(os.environ)
         children.adopt_orphans()
 
     def run(self) -> int:
@@ -278,19 +287,25 @@ class Wrapper:
             return self._not_started(plan, str(error), error.code, True), False
         output.child_has_started()
         self._note(plan, self.child.pid)
-        supervisor = self._supervise(self.child, plan, output)
+        supervisor = self._supervise(self.child, plan, output, reader)
         returncode = int(self.child.returncode)
         return self._ended(returncode, plan, reader, supervisor, oom_kills)
 
     def _supervise(
-        self, process: subprocess.Popen[bytes], plan: AttemptPlan, output: Output
+        self,
+        process: subprocess.Popen[bytes],
+        plan: AttemptPlan,
+        output: Output,
+        reader: ExitLogReader,
     ) -> Supervisor:
-        """Wait for the end of the child, its descendants and its output."""
+        """Wait for the end of the child, its output, and the descendants that are ours to end."""
         grace = self.options.grace_seconds
+        pace = leftovers.Pace(lambda: reader.iteration)
 
         def look_after_helpers() -> None:
             output.look_after_pump()
             self._volume.start_sampler(self._reaper)
+            pace.look()
 
         supervisor = Supervisor(
             process, self.signals, self._requests, self._reaper, self._tree, grace,
@@ -303,11 +318,50 @@ class Wrapper:
         supervisor.run()
         if fence is not None:
             fence.stop()
-        if self._is_acting or supervisor.stop_request:
+        own = leftovers.OwnOutput(output)
+        self._trains_on = False
+        if supervisor.stop_request or (
+            self._is_acting and self._ends_leftovers(process, plan, reader, supervisor, pace, own)
+        ):
             supervisor.end_leftovers()
-        output.finish(supervisor.gives_up_output)
-        output.close(0.0 if self._tree.processes() else _PUMP_SECONDS)
+
+        def is_over() -> bool:
+            return supervisor.gives_up_output() or (own.is_passed_on() and self._has_left())
+
+        output.finish(is_over)
+        output.close(0.0 if self._has_left() else _PUMP_SECONDS)
         return supervisor
+
+    def _has_left(self) -> bool:
+        return bool(self._tree.processes())
+
+    def _ends_leftovers(
+        self,
+        process: subprocess.Popen[bytes],
+        plan: AttemptPlan,
+        reader: ExitLogReader,
+        supervisor: Supervisor,
+        pace: leftovers.Pace,
+        own: leftovers.OwnOutput,
+    ) -> bool:
+        """Whether what a command left behind that ended by itself is ours to end: only before a
+        restart, and a training that goes on is not restarted."""
+        returncode = int(process.returncode)
+        if returncode < 0:
+            return True
+        if not supervisor.wait_for_leftovers(_LEFTOVER_SECONDS):
+            return False
+        until = time.monotonic() + _READ_SECONDS
+        while not own.is_read() and time.monotonic() < until:
+            supervisor.wait_for_leftovers(_LOOK_SECONDS)
+        returned = explain.explain(returncode, reader, None, plan).returned
+        if returned == EARLY_EXIT and not returncode and not self._dies_with_us:
+            seconds = max(_STEP_SECONDS, _STEPS * pace.seconds)
+            self._trains_on = supervisor.leftovers_train(pace, seconds)
+        if supervisor.stopping.first is not None:
+            self._trains_on = False
+            return True
+        return returned >= SIGNAL_BASE and not self._trains_on
 
     def _ended(
         self,
@@ -320,12 +374,31 @@ class Wrapper:
         kills = explain.oom_kills()
         oom_killed = kills is not None and kills_before is not None and kills > kills_before
         exit_ = explain.explain(returncode, reader, supervisor.stop_request, plan, oom_killed)
+        if self._trains_on:
+            reason = f"{contract.TRAINS_ON}: {exit_.reason}"
+            exit_ = exit_._replace(reason=reason, returned=0, is_final=True)
+        elif self._is_acting:
+            exit_ = early_end.judged(exit_, reader, plan, self._volume.directory)
         returned = exit_.returned if self._is_acting else children.shell_code(returncode)
         is_restarting = supervisor.wants_restart and self._is_acting
-        how = {"code": exit_.code, "signal": exit_.signal, "reason": exit_.reason}
+        how: dict[str, Any] = {"code": exit_.code, "signal": exit_.signal, "reason": exit_.reason}
+        if left := self._left():
+            how["left"] = left
         is_last = explain.is_last(returned, exit_.is_final, os.environ)
         self._note_exit(how, returned, exit_.was_requested, is_last and not is_restarting)
         return returned, is_restarting
+
+    def _left(self) -> list[dict[str, Any]]:
+        """Which processes of the command still run; says so where nobody else does."""
+        found = self._tree.processes()
+        if not found:
+            return []
+        shown = leftovers.shown(found, Scrubber(self.options.scrub_patterns))
+        if self._is_acting and not self.options.is_watched:
+            what = f"the command has ended, still running: {leftovers.listed(shown, len(found))}"
+            after = "they end with this container" if self._dies_with_us else "not watched any more"
+            report(f"{what}; {after}")
+        return shown
 
     def _prepared(self) -> AttemptPlan:
         """Prepare in a thread: it may wait for other nodes, and a signal must end that."""
