@@ -7,6 +7,7 @@ from __future__ import annotations
 import pytest
 
 from mwatch.detect.shared.last_lines import (
+    completed,
     counted_until,
     empty_shards,
     host_memory_full,
@@ -262,3 +263,17 @@ def test_work_that_goes_on_beside_it_is_no_sign_of_a_hang() -> None:
     steps = (1, "step 7 | loss 2.1")
     assert stood_still([steps, (2, "$ # nothing else happens")]) is not None
     assert stood_still([steps, (2, "$ # nothing else runs on these nodes")]) is None
+
+
+@pytest.mark.parametrize("after", [["closing loggers", "$ echo $?", "0"], [], ["step 9 loss 1.2"]])
+def test_a_trainer_that_stops_early_is_done(after: list[str]) -> None:
+    stops = "INFO: val/loss did not improve in the last 20 records. Signaling Trainer to stop."
+    found = completed(list(enumerate(["step 8 loss 1.3", stops, *after], 1)))
+    assert found == (None if "loss" in " ".join(after) else (Cause.FINISHED, 2, stops))
+
+
+def test_workers_that_restart_and_find_no_checkpoint_lost_it() -> None:
+    restarts = "[default] Worker group RESTARTING; 2/3 attempts left"
+    scratch = "will not load any checkpoints and will start from random"
+    assert started_anew([(1, restarts), (2, scratch)]) is not None
+    assert started_anew([(1, "[default] Worker group STARTED"), (2, scratch)]) is None

@@ -141,6 +141,14 @@ def test_losses_that_are_higher_since_a_resume_are_a_bad_resume(
     assert found == (Cause.RESUME_DIVERGED, 5 + high, since[high].strip())
 
 
+def test_the_losses_before_may_be_pasted_below() -> None:
+    since = [f"iteration {n}/ 200 | lm loss: 1.0{60 - n}E+01" for n in (41, 42, 43)]
+    before = [f"iteration {n}/ 200 | lm loss: 3.{n}E-01" for n in (38, 39, 40)]
+    found = worse_since_resume(enumerate([_LOADED, *since, "# before:", *before], 1))
+    assert found == (Cause.RESUME_DIVERGED, 2, since[0])
+    assert worse_since_resume(enumerate([_LOADED, *before, *since], 1)) is None
+
+
 @pytest.mark.parametrize(
     "after",
     [
@@ -183,8 +191,10 @@ def test_losses_that_went_on_after_a_resume_are_fine(
         [f"iteration {n}00/9000 lm loss: 1.0912{n}E+01" for n in range(1, 12, 2)],
         [f"step {n} loss: {8.33 + 0.02 * n:.4f} grad_norm: 0.0000" for n in range(6)],
         [f"Step {n}, Loss: {1.1183 + 0.1 * (n % 3):.4f}" for n in range(9)],
+        [f"Epoch {n} Loss: {4.852 + 0.002 * (n % 3):.6f}" for n in range(9)],  # ln 128
+        [f"iter {500 * n + 1}: loss {10.987 - 0.05 * n:.4f}" for n in range(7)],
     ],
-    ids=["flat", "no gradient", "in turn"],
+    ids=["flat", "no gradient", "in turn", "chance", "as at first"],
 )
 def test_losses_that_stay_where_they_are_learn_nothing(lines: list[str]) -> None:
     assert never_falls(enumerate(lines, 1)) == (Cause.LOSS_STUCK, 1, lines[0])
@@ -199,8 +209,11 @@ def test_losses_that_stay_where_they_are_learn_nothing(lines: list[str]) -> None
         [f"step {n} loss: 10.912{n}" for n in range(10, 90, 10)],
         [f"step {n} loss: {3.1 - 0.2 * n:.3f} load_balancing_loss: 1.00{n}" for n in range(8)],
         [f"epoch 1 step {n} loss: {9 - n / 8:.3f}" for n in range(8)] * 2,  # two runs
+        [f"Epoch {n} Loss: {4.832 + 0.0013 * n:.6f}" for n in range(9)],
+        [f"iter {500 * n + 1}: loss {10.987 - 0.06 * n:.4f}" for n in range(7)],
+        [f"iter {100 * n + 1}: loss {10.987 - 0.05 * n:.4f}" for n in range(7)],
     ],
-    ids=["noise", "rough", "few", "short", "part", "two runs"],
+    ids=["noise", "rough", "few", "short", "part", "two runs", "near chance", "falls", "early"],
 )
 def test_losses_that_move_are_not_stuck(lines: list[str]) -> None:
     assert never_falls(enumerate(lines, 1)) is None

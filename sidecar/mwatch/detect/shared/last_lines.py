@@ -24,6 +24,7 @@ _HAD_ONE = re.compile(
     r"|\bremoving unfinished checkpoint\b"
     r"|\b(?:attempt|retry|restart) (?:#|number |no\.? )?[2-9]\d?\b|\brestart [1-9]\d? of \d"
     r"|\bre(?:start|launch|creat)(?:ing|ed)?+ (?:the |\d{1,5} )?worker(?: group|s)\b"
+    r"|\bworker group (?:is )?restarting\b"
     r"|\bresume requested: \S|\bload(?:ing)? (?:the )?checkpoint \S{0,200}[_-]\d{2,12}\b",
     re.I,
 )
@@ -95,10 +96,14 @@ _FEW = 3  # last lines that may report the end
 _DONE = re.compile(
     r"\b(?:epochs|steps|iterations|training) (?:are |is |was |has )?"
     r"(?:completed?|completes|finished|done|over)\b"
-    r"|\btraining ends\b|\btrained model has been saved\b"
-    r"|\bdid not improve in the last \d{1,9} records\b|\bearly stopping (?:triggered|at epoch)\b",
+    r"|\btraining ends\b|\btrained model has been saved\b",
     re.I,
 )
+_STOPS_EARLY = re.compile(
+    r"\bdid not improve in the last \d{1,9} records\b|\bearly stopping (?:triggered|at epoch)\b",
+    re.I,
+)
+_PACKS_UP = 12  # lines in which a trainer that stops early may close what it opened
 _LOOP_LINES, _TRIED = 24, 4
 _OF_PEERS = (Cause.FABRIC, Cause.LOST_POD)
 _TIME = re.compile(r"\d[\d:.,T/-]{4,}\d")
@@ -136,7 +141,7 @@ _DIGITS = re.compile(r"\d+")  # of a time, a rank or a process before the count
 
 def is_completed(text: str) -> bool:
     """A line by which a trainer reports its own end."""
-    return _DONE.search(text) is not None
+    return (_DONE.search(text) or _STOPS_EARLY.search(text)) is not None
 
 
 def ends_well(lines: Sequence[tuple[int, str]]) -> bool:
@@ -209,11 +214,17 @@ def empty_shards(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 
 def completed(lines: Sequence[tuple[int, str]]) -> Complaint | None:
-    """One of the last lines reports the end of the run."""
-    for number, line in reversed(lines[-_FEW:]):
+    """One of the last lines reports the end of the run, or that it stops early."""
+    least_of_end = len(lines) - _FEW
+    for at in range(len(lines) - 1, max(-1, len(lines) - _PACKS_UP - 1), -1):
+        number, line = lines[at]
         text = line[:MAX_LINE]
-        if _DONE.search(text) or _EXIT_ZERO.search(text):
+        if at >= least_of_end and (_DONE.search(text) or _EXIT_ZERO.search(text)):
             return Complaint(Cause.FINISHED, number, line.strip())
+        if _STOPS_EARLY.search(text):
+            return Complaint(Cause.FINISHED, number, line.strip())
+        if has_loss(text):
+            return None
     return None
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from math import isfinite
+from math import isfinite, log
 
 from mwatch.detect.shared.words import MAX_LINE, Complaint
 from mwatch.model.cause import Cause
@@ -71,6 +71,12 @@ _ITERATION = re.compile(
     r"\b(?:iter(?:ation)?|(?:global[_ ])?step|num_updates)s?\W{0,8}(\d{1,12})\b", re.I
 )
 _NO_STEP = 0.05  # the same where each line prints a gradient of 0
+_LEARNT = 0.97  # share of its first loss that a model has fallen below
+_LONG_TRAINING = 1000  # iterations,
+_HIGH_LOSS = 5.0  # where it began with such a one
+_FIRST = 10  # iterations
+_CHANCE = 0.002  # share of ln 2^k, the loss of choosing one of 2^k by chance, within which all are
+_CHOICES = range(4, 20)
 _DIGITS = 4  # fewer may be equal by chance
 
 
@@ -252,7 +258,10 @@ def impossible_since_load(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 def _worse(printed: Sequence[tuple[float, int, str]], resumed: int) -> Complaint | None:
     before = [loss for loss, number, _ in printed if number < resumed][-_USUAL:]
-    after = [each for each in printed if each[1] > resumed]
+    after: Sequence[tuple[float, int, str]] = [each for each in printed if each[1] > resumed]
+    if not before:
+        after, below = _until_earlier_run(after)
+        before = [loss for loss, _, _ in below]
     if len(before) < 2 or not all(isfinite(loss) for loss, _, _ in printed):
         return None
     if len(before) < _FEW and max(before) > _STEADY * min(before):
@@ -272,6 +281,15 @@ def _worse(printed: Sequence[tuple[float, int, str]], resumed: int) -> Complaint
     if min(high)[0] <= min(limit, _STILL * max(before)):
         return None
     return Complaint(Cause.RESUME_DIVERGED, high[0][1], high[0][2].strip())
+
+
+def _until_earlier_run(
+    after: Sequence[tuple[float, int, str]],
+) -> tuple[Sequence[tuple[float, int, str]], Sequence[tuple[float, int, str]]]:
+    """Split where lines of earlier iterations follow: who pasted the log compares with them."""
+    counts = [_iteration(each) for each in after]
+    end = next((at for at, count in enumerate(counts) if 0 < count < counts[0]), len(after))
+    return after[:end], after[end:]
 
 
 def _scattered(
@@ -317,14 +335,35 @@ def _never_falls(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     kinds = len(set(losses))
     is_turn = len(losses) >= _SAME_LINES and _FEW <= kinds <= len(losses) // _FEW
     is_long = _iterations(printed) >= _LONG or (kinds == 1 and len(losses) >= _SAME_LINES)
-    is_flat = share <= _FLAT and is_long
+    is_flat = (share <= _FLAT and is_long) or _is_chance(losses) or _has_learnt_nothing(printed)
     if (is_still and share <= _NO_STEP) or (is_exact and (is_flat or is_turn)):
         return Complaint(Cause.LOSS_STUCK, printed[0][1], printed[0][2].strip())
     return None
 
 
+def _is_chance(losses: Sequence[float]) -> bool:
+    """As of a contrastive loss that tells no pair of a batch from another."""
+    return len(losses) >= _SAME_LINES and any(
+        all(abs(loss - chance) < _CHANCE * chance for loss in losses)
+        for chance in (choices * log(2.0) for choices in _CHOICES)
+    )
+
+
+def _has_learnt_nothing(printed: Sequence[tuple[float, int, str]]) -> bool:
+    """After a thousand iterations the losses are those of the first ones."""
+    first, last = _iteration(printed[0]), _iteration(printed[-1])
+    if not first <= _FIRST or last - first < _LONG_TRAINING or printed[0][0] < _HIGH_LOSS:
+        return False
+    return all(loss > _LEARNT * printed[0][0] for loss, _, _ in printed)
+
+
 def _iterations(printed: Sequence[tuple[float, int, str]]) -> int:
     """From the first line to the last; 0: they do not count."""
-    ends = [_ITERATION.search(line[:MAX_LINE]) for _, _, line in (printed[0], printed[-1])]
-    first, last = (int(found[1]) if found else 0 for found in ends)
-    return last - first if first else 0
+    first = _iteration(printed[0])
+    return _iteration(printed[-1]) - first if first else 0
+
+
+def _iteration(printed: tuple[float, int, str]) -> int:
+    """0: it is not printed."""
+    found = _ITERATION.search(printed[2][:MAX_LINE])
+    return int(found[1]) if found else 0
