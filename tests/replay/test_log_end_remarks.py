@@ -396,3 +396,27 @@ def test_losses_that_are_higher_since_a_resume_have_not_jumped(tmp_path: Path) -
     decision = read(tmp_path, *before, resumed, bar, *after).decision
     assert (decision.cause, decision.action) == (Cause.RESUME_DIVERGED, Action.STOP)
     assert read(tmp_path, *before, bar, *after).decision.cause is Cause.LOSS_SPIKE
+
+
+def test_a_bar_that_is_drawn_once_more_is_no_progress(tmp_path: Path) -> None:
+    bar = "Steps:   0%|          | {}/15070 [00:10<43:47:02, 10.46s/it, lr=1e-5, step_loss=0.133]"
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "/w/train.py", line 604, in <module>',
+        "    main()",
+        "RuntimeError: Expected to have finished reduction in the prior iteration before",
+    ]
+    decision = read(tmp_path, bar.format(1), *raised, bar.format(1)).decision
+    assert (decision.cause, decision.action) == (Cause.USER_ERROR, Action.STOP)
+    assert read(tmp_path, bar.format(1), *raised, *map(bar.format, (2, 3, 4))).decision.cause is (
+        Cause.UNKNOWN
+    )
+
+
+def test_steps_that_take_longer_with_every_line_are_worth_a_stop(tmp_path: Path) -> None:
+    form = (
+        " iteration {:8d}/    9000 | elapsed time per iteration (ms): {:.1f} | lm loss: 2.5E+00 |"
+    )
+    lines = [form.format(400 * n, 3000.0 * 1.4**n) for n in range(1, 9)]
+    decision = read(tmp_path, *lines).decision
+    assert (decision.cause, decision.action, decision.is_advice) == (Cause.SLOW, Action.STOP, True)

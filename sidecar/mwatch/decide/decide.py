@@ -240,7 +240,8 @@ def advise(
     is_lasting = finding.detector != LOG_END or finding.severity is Severity.CRITICAL
     entry = job.catalogue.get(finding.fault or "")
     never_fits = finding.cause is Cause.UNSCHEDULABLE and entry and entry.fails_again
-    if never_fits or finding.cause in _FOR_A_PERSON or (is_spike and is_lasting):
+    gets_worse = finding.cause is Cause.SLOW and finding.comes_again
+    if never_fits or gets_worse or finding.cause in _FOR_A_PERSON or (is_spike and is_lasting):
         advised = _stop(case, _NO_FIX)
     elif finding.cause is Cause.DRAINED:
         advised = _restart(case)

@@ -39,6 +39,7 @@ class _Slowdown(NamedTuple):
     lines: int
     """From the first slow line to the newest."""
     text: str
+    gets_worse: bool = False
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
@@ -52,7 +53,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
         or _jumped(steps, rule.seconds)
         or _unusual(job, recent[-rule.lines :], settings)
     )
-    return [_finding(slowdown.text, steps[-slowdown.lines], steps[-1])] if slowdown else []
+    return [_finding(slowdown, steps[-slowdown.lines], steps[-1])] if slowdown else []
 
 
 def _newest(steps: StepWindow, count: int) -> list[Pace]:
@@ -70,7 +71,7 @@ def _grown(newest: Sequence[Pace], seconds: float) -> _Slowdown | None:
     if ratio < _GROWN or _seconds([last]) < seconds:
         return None
     text = f"steps take longer with every line, by now {ratio:.2f} times as long"
-    return _Slowdown(_RISING, text)
+    return _Slowdown(_RISING, text, gets_worse=True)
 
 
 def _jumped(steps: StepWindow, seconds: float) -> _Slowdown | None:
@@ -115,16 +116,17 @@ def _unusual(job: Job, newest: Sequence[Pace], settings: Settings) -> _Slowdown 
     return _Slowdown(len(streak), text)
 
 
-def _finding(text: str, first: Step, last: Step) -> Finding:
+def _finding(slowdown: _Slowdown, first: Step, last: Step) -> Finding:
     return Finding(
         detector="slow",
         cause=Cause.SLOW,
         severity=Severity.WARNING,
-        summary=text,
+        summary=slowdown.text,
         since_time=first.at,
         since_iteration=first.first_covered,
         confidence=0.8,
         evidence=(evidence.of_step(first), evidence.of_step(last)),
+        comes_again=slowdown.gets_worse,
         fingerprint="slow",
     )
 

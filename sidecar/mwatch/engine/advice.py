@@ -46,7 +46,8 @@ _BY_CAUSE: dict[Cause, Advice] = {
     Cause.STORAGE: Advice("check that the volume is mounted, writable and not full", "storage"),
     Cause.CRASH: Advice("read the first error of the rank that is named", "process-crash"),
     Cause.FINISHED_EARLY: Advice(
-        "start it again: it ended by a signal or a time limit, before its last iteration",
+        "see why it ended before its last iteration (a signal, a time limit, early stopping, data"
+        " that are used up), then start it again",
         "process-crash",
     ),
     Cause.HARDWARE: Advice("keep the job off the node, and have the GPU checked", "gpu-hardware"),

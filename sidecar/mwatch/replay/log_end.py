@@ -93,7 +93,10 @@ _PEER_GONE = re.compile(
 _ENDED_BY_HAND = (Cause.DELETED_BY_USER, Cause.KILLED)
 _OF_NUMBERS = (Cause.LOSS_SPIKE, Cause.NAN, Cause.SLOW)
 _BY_ITS_WORDS = "By its words the log ends with this cause"
-_ENDED_WELL = "The last lines report the end of the run"
+_ENDS = {
+    Cause.FINISHED: "The last lines report the end of the run",
+    Cause.FINISHED_EARLY: "It ended by itself, far from its last step",
+}
 _AS_VAGUE = (Cause.CRASH, Cause.KILLED)
 """What words cannot add to a process that died."""
 
@@ -114,7 +117,7 @@ class LogEnd:
         self.has_worked = False
         """A count rose in the last lines, in a form that no recogniser reads."""
         self._progress: dict[str, int] = {}
-        self._with_steps: set[str] = set()
+        self._last_step: dict[str, int] = {}
         self._harmless: set[tuple[str, int]] = set()
         self._benign: deque[tuple[str, int]] = deque(maxlen=_MOST_BENIGN)
 
@@ -126,10 +129,13 @@ class LogEnd:
             self._benign.append((what.file, what.line))
         if isinstance(what, Checkpoint) and what.edge != "end":
             return
+        if isinstance(what, Iteration):
+            is_again = self._last_step.get(what.file) == what.iteration
+            self._last_step[what.file] = what.iteration
+            if is_again:
+                return  # a bar draws itself once more when its program dies
         if isinstance(what, Iteration | Validation | Arguments | Phase | Checkpoint):
             self._progress[what.file] = what.line
-        if isinstance(what, Iteration):
-            self._with_steps.add(what.file)
 
     def forget_harmless(
         self, attempt: Attempt, line_counts: Mapping[str, int], tails: Mapping[str, bytes]
@@ -167,9 +173,12 @@ class LogEnd:
         by file; `tails`: their ends."""
         found = self._known_fault(engine, assessment, line_counts)
         lead = found or assessment.decision.finding
-        last = [last_lines(tail, line_counts.get(file, 0)) for file, tail in tails.items()]
-        if assessment.decision.finding is None and last and all(map(ends_well, last)):
-            return None if engine.job.attempt.is_finished else self.by_words(tails, line_counts)
+        last = {file: last_lines(tail, line_counts.get(file, 0)) for file, tail in tails.items()}
+        is_finished = engine.job.attempt.is_finished
+        if lead is None and is_finished and (short := _stopped_short(last)) is not None:
+            return short
+        if assessment.decision.finding is None and last and all(map(ends_well, last.values())):
+            return None if is_finished else self.by_words(tails, line_counts)
         if better := _explained(lead, tails, line_counts, _after_new_start, _worse_since_resume):
             return better
         ways = (_after_its_end, _of_full_memory, _taken_away)
@@ -182,12 +191,16 @@ class LogEnd:
         if better := _explained(lead, tails, line_counts, _of_ranks_given_twice, _while_preparing):
             return better
         attempt = engine.job.attempt
-        if lead is None and (attempt.is_finished or attempt.exit is not None):
+        if lead is None and (is_finished or attempt.exit is not None):
             return None
         if lead is not None and not is_unexplained(engine.job, lead):
             return found
         harmless = self._harmless.union(self._benign)
-        return self.by_words(tails, line_counts, lead, harmless) or found
+        words = self.by_words(tails, line_counts, lead, harmless)
+        is_known = words is not None and words.cause is Cause.SLOW and lead is None
+        if is_known and any(each.cause is Cause.SLOW for each in assessment.findings):
+            return found  # a detector says more of it
+        return words or found
 
     def by_words(
         self,
@@ -224,7 +237,7 @@ class LogEnd:
                 complaint = started_anew(lines) or complaint
             is_remark = complaint is not None and is_typed(complaint.text)
             if lead is None and (complaint is None or is_remark):
-                is_known = file in self._with_steps
+                is_known = file in self._last_step
                 shown = ((look in _CLEAR, look(lines)) for look in _looks(is_known))
                 is_clear, complaint = next(filter(itemgetter(1), shown), (False, complaint))
             if taken is not None and taken.cause is Cause.DRAINED:
@@ -269,6 +282,12 @@ def _looks(is_known: bool) -> Iterator[Callable[[Sequence[tuple[int, str]]], Com
     yield partial(slowed, has_bars=is_known)
     if is_known:
         yield pod_deleted
+
+
+def _stopped_short(last: Mapping[str, Sequence[tuple[int, str]]]) -> Finding | None:
+    """A run that reported its end had made few of the steps that it announced; None: not so."""
+    short = ((file, stopped_short(lines, is_done=True)) for file, lines in last.items())
+    return next((_by_words(file, each, None) for file, each in short if each), None)
 
 
 def is_only_words(finding: Finding) -> bool:
@@ -448,7 +467,7 @@ def _by_words(
     show lasts, so that somebody has to act."""
     is_of_numbers = complaint.cause in _OF_NUMBERS
     opening = "The last lines show it, from here on" if is_of_numbers else _BY_ITS_WORDS
-    opening = _ENDED_WELL if complaint.cause is Cause.FINISHED else opening
+    opening = _ENDS.get(complaint.cause, opening)
     return Finding(
         detector=LOG_END,
         cause=complaint.cause,

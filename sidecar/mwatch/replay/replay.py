@@ -98,10 +98,12 @@ def _with_advice(player: Player, concluded: RunConclusion) -> RunConclusion:
     lead, attempt = decision.finding, engine.job.attempt
     if decision.action is not Action.NONE or lead is None or lead.cause is not decision.cause:
         return concluded
-    if engine.record.of_attempt(decision.attempt) is not None or attempt.is_finished:
+    is_done = attempt.is_finished and lead.cause is not Cause.FINISHED_EARLY
+    if engine.record.of_attempt(decision.attempt) is not None or is_done:
         return concluded
     is_critical = lead.severity is Severity.CRITICAL and not player.log_end.is_followed(lead)
-    is_lasting = lead.cause in _LASTING or (lead.cause is Cause.NAN and lead.confidence >= _SURE)
+    is_lasting = lead.cause in _LASTING or lead.comes_again
+    is_lasting = is_lasting or (lead.cause is Cause.NAN and lead.confidence >= _SURE)
     if not is_critical and lead.detector != LOG_END and not is_lasting:
         return concluded
     if is_only_words(lead) and lead.cause in _VAGUE_WORDS:

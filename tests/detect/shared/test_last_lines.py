@@ -265,6 +265,36 @@ def test_work_that_goes_on_beside_it_is_no_sign_of_a_hang() -> None:
     assert stood_still([steps, (2, "$ # nothing else runs on these nodes")]) is None
 
 
+def bar(count: int, of: int) -> str:
+    return f"  4%|x         | {count}/{of} [24:51<9:42:08,  2.33s/it]"
+
+
+_DRY = "There seems not to be a single sample in your epoch_iterator, stopping training at step 34!"
+
+
+@pytest.mark.parametrize(
+    ("lines", "line"),
+    [
+        (["Total optimization steps = 15,625", bar(640, 15625), "Training completed."], 2),
+        (["Total optimization steps = 15,625", bar(15620, 15625), "Training completed."], None),
+        (["Total optimization steps = 600", bar(600, 600), bar(3, 40)], None),  # of an evaluation
+        ([f"[W] {_DRY}", "{'train_runtime': 2307.4, 'train_loss': 0.0}"], 1),
+        ([_DRY, "step 35 loss 2.1"], None),
+    ],
+)
+def test_a_run_that_reports_its_end_far_from_it(lines: list[str], line: int | None) -> None:
+    found = stopped_short(list(enumerate(lines, 1)), is_done=True)
+    assert (found and found.line) == line
+    assert found is None or found.cause is Cause.FINISHED_EARLY
+
+
+def test_a_run_that_resumes_at_an_epoch_and_counts_from_the_first() -> None:
+    resumes, first = "Resuming from /out/net--epoch=812-last.ckpt", "Epoch 0:   0%|  | 1/205"
+    assert started_anew([(1, resumes), (2, first)]) is not None
+    assert started_anew([(1, resumes), (2, "Epoch 813:   0%|  | 1/205")]) is None
+    assert started_anew([(1, resumes.replace("812", "0")), (2, first)]) is None
+
+
 @pytest.mark.parametrize("after", [["closing loggers", "$ echo $?", "0"], [], ["step 9 loss 1.2"]])
 def test_a_trainer_that_stops_early_is_done(after: list[str]) -> None:
     stops = "INFO: val/loss did not improve in the last 20 records. Signaling Trainer to stop."

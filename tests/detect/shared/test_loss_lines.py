@@ -281,8 +281,10 @@ def test_a_loss_that_falls_slowly_from_far_above_since_a_resume_is_a_bad_resume(
         ([2.41, 2.44, 2.31, 2.58, 2.66, 2.70, 2.79, 2.90], False),
         ([2.41, 2.42, 2.43, 2.44, 2.45, 2.46, 2.47, 2.48], False),
         ([0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08], False),
+        ([2.09, 4.91, 7.73, 8.92], True),
+        ([2.09, 4.91, 5.73, 5.92], False),
     ],
-    ids=["climbs", "too few", "falls between", "hardly", "a penalty"],
+    ids=["climbs", "too few", "falls between", "hardly", "a penalty", "explodes", "not so far"],
 )
 def test_a_loss_that_rises_from_line_to_line(losses: list[float], is_climbing: bool) -> None:
     lines = [f"Train loss/train/total: {loss}" for loss in losses]

@@ -116,8 +116,10 @@ def test_a_machine_without_a_fast_network_has_lost_none() -> None:
 _LEVEL = "elapsed time per iteration (ms): {} | global batch size: {} | lm loss: 2.4"
 
 
-def test_times_that_went_to_a_higher_level_are_slow() -> None:
-    times = [73.1, 73.2, 74.1, 75.9, 73.3, 126.7, 128.2, 129.6, 126.4, 127.1]
+@pytest.mark.parametrize("between", [[], [88.1, 99.5, 110.4]], ids=["at once", "step by step"])
+def test_times_that_went_to_a_higher_level_are_slow(between: list[float]) -> None:
+    before, after = [73.1, 73.2, 74.1, 75.9, 73.3], [126.7, 128.2, 129.6, 126.4, 127.1]
+    times = [*before, *between, *after]
     found = slowed(enumerate((_LEVEL.format(each, 1024) for each in times), 1))
     assert found is not None
     assert (found.cause, found.line) == (Cause.SLOW, 6)
@@ -154,6 +156,7 @@ def test_the_bar_of_a_download_is_no_step() -> None:
         "Train Epoch: {epoch} [ 4096/2905954] Data (t): {data} Batch (t): {step}, 79.3/s",
         "Epoch: [{epoch}][20/2503]\tTime {step} (0.3)\tData {data} (0.2)\tLoss 2.87 (2.87)",
         "Epoch(train) [{epoch}][50/100] time: {step}, data_time: {data}, memory: 9000",
+        "epoch {epoch} loss:0.7 updt_s:0.311 data_s:{data}",
     ],
 )
 def test_steps_that_mostly_wait_for_data_are_slow(form: str) -> None:

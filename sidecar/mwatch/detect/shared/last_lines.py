@@ -10,7 +10,7 @@ speeds have modules of their own, `detect.shared.loss_lines` and `detect.shared.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mwatch.detect.shared.loss_lines import has_loss
 from mwatch.detect.shared.speed_lines import BAR
@@ -43,9 +43,11 @@ _ASKED = re.compile(
     r"--[\w.-]{0,60}(?:resume[\w.-]{0,40}|restart(?:[_-](?:from|file|path|checkpoint))?)[= ]"
     r"\S{0,200}?[/.-]\S{0,200}?\d{2}|--[\w.-]{0,60}load[_-]step[= ]\d{2}"
 )
+_AT_EPOCH = re.compile(r"\bresum(?:e|ing) [^\n]{0,300}\bepoch[=_-][1-9]\d{0,8}\b", re.I)
 _AT_FIRST = re.compile(
     r"^\W{0,8}step[ |:]{1,20}[01]\b|\btraining starts at step [01]\b|[\]-] step: {1,8}[01]\b", re.I
 )
+_EPOCH_0 = re.compile(r"^\W{0,8}epoch 0\b", re.I)
 _HOST_MEMORY = re.compile(
     r"\b(?:CPU Virtual Memory|(?:host|system|cpu) (?:memory|ram)(?: usage)?|RAM usage)\b"
     r"[^%\n]{0,80}?(\d{1,3}(?:\.\d{1,4})?) ?%",
@@ -58,7 +60,9 @@ _FULL_PERCENT = 75.0  # a report is of before the part that did not fit
 _GIVEN = re.compile(
     r"\[?([\w.-]{1,64})\]?: [^\n]{0,60}\b(?:GLOBAL_RANK|global_rank)[:=] {0,2}(\d{1,6}), MEMBER\b"
 )
-_LISTS = re.compile(r"^(?:\S{0,80}[$#]|\+) (?:sudo )?(?:ls|tree|(?:aws s3|gsutil|hdfs dfs) -?ls)\b")
+_LISTS = re.compile(
+    r"^(?:\S{0,80}[$#]|\+) (?:sudo )?(?:ls|tree|find|(?:aws s3|gsutil|hdfs dfs) -?ls)\b"
+)
 _LISTED = re.compile(
     r"(?:^|[\s/])(?:iter_\d{5,9}|checkpoint[-_]\d{1,9}|(?:global_)?step[-_=]?\d{1,9}|mp_rank_\d\d"
     r"|\S{1,160}-step=\d{1,9}|(?:ep\d{1,6}-)?ba\d{1,9}|\S{1,80}[-_=]\d{1,9}\S{0,80}\.(?:pt|pth|ckpt))\b"
@@ -109,9 +113,15 @@ _OF_PEERS = (Cause.FABRIC, Cause.LOST_POD)
 _TIME = re.compile(r"\d[\d:.,T/-]{4,}\d")
 _ANNOUNCED = re.compile(
     r"\btotal (?:number of )?(?:train(?:ing)? |optimi[sz]ation )?(?:steps|iterations)"
-    r"\W{1,4}(\d{1,12})\b",
+    r"\W{1,4}(\d{1,12}(?:,\d{3}){0,3})\b",
     re.I,
 )
+_RAN_DRY = re.compile(
+    r"\bThere seems(?: to be)? not (?:to be )?a single sample in your epoch_iterator"
+    r"|\btime(?:out| limit) (?:has been |was )?reached, stopping training early",
+    re.I,
+)
+_IN_ALL = re.compile(r"train_runtime|train_loss", re.I)
 _REACHED = re.compile(r"\b(?:global[_ ]?step|last[_ ]step)\W{1,8}(\d{1,12})\b", re.I)
 _MEMBER = re.compile(r"\bMEMBER: (\d{1,6})/(\d{1,6})\b")
 _EMPTY_SHARD = re.compile(
@@ -152,24 +162,47 @@ def ends_well(lines: Sequence[tuple[int, str]]) -> bool:
     return is_asked or is_listed or any(map(_EXIT_ZERO.search, last))
 
 
-def stopped_short(lines: Sequence[tuple[int, str]]) -> Complaint | None:
+def stopped_short(lines: Sequence[tuple[int, str]], *, is_done: bool = False) -> Complaint | None:
     """The run ended with exit code 0 far from the last count of its bar, or from the number of
-    steps that it announced."""
-    if not ends_well(lines):
+    steps that it announced. `is_done`: it reported its own end, so that a bar may be that of an
+    evaluation."""
+    if (dry := _ran_dry(lines)) is not None:
+        return dry
+    if not is_done and not ends_well(lines):
         return None
     last: Complaint | None = None
-    total = 0
-    for number, line in lines:
-        text = line[:MAX_LINE]
-        counts = [(int(found[1]), int(found[2])) for found in BAR.finditer(text)]
-        if announced := _ANNOUNCED.search(text):
-            total = int(announced[1])
-        elif total and (reached := _REACHED.search(text)):
-            counts.append((int(reached[1]), total))
-        for count, end in counts:
+    for number, line, count, end, total in _counts(lines):
+        if end == total or not is_done:
             is_short = count < _NEARLY * end
             last = Complaint(Cause.FINISHED_EARLY, number, line.strip()) if is_short else None
     return last
+
+
+def _ran_dry(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The trainer says why it trains no further."""
+    last: Complaint | None = None
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        if found := _RAN_DRY.search(text):
+            last = Complaint(Cause.FINISHED_EARLY, number, line[found.start() :].strip())
+        elif has_loss(text) and not _IN_ALL.search(text):
+            last = None
+    return last
+
+
+def _counts(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, int, int, int]]:
+    """Number and text of each line that counts steps, the count, its end, and how many steps were
+    announced before; 0: none were."""
+    total = 0
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        for found in BAR.finditer(text):
+            if int(found[2]):
+                yield number, line, int(found[1]), int(found[2]), total
+        if announced := _ANNOUNCED.search(text):
+            total = int(announced[1].replace(",", ""))
+        elif total and (reached := _REACHED.search(text)):
+            yield number, line, int(reached[1]), total, total
 
 
 def members_missing(lines: Iterable[tuple[int, str]]) -> Complaint | None:
@@ -257,15 +290,16 @@ def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     named, and yet the training began without one. Who pasted the log may have listed the
     checkpoints above or below it."""
     had_one, is_asked, listed_until, anew = False, False, 0, None
-    has_stepped = False
+    has_stepped = is_later = False
     for number, line in lines:
         text = line[:MAX_LINE]
         if _CUT_OFF.search(text):
             had_one = had_one or has_stepped
         has_stepped = has_stepped or has_loss(text)
-        if is_asked and _AT_FIRST.search(text):
+        if (is_asked and _AT_FIRST.search(text)) or (is_later and _EPOCH_0.search(text)):
             return anew or Complaint(Cause.STARTED_FROM_RANDOM, number, line.strip())
         is_asked = is_asked or _ASKED.search(text) is not None
+        is_later = is_later or _AT_EPOCH.search(text) is not None
         if _FROM_SCRATCH.search(text) or _NO_MODEL.search(text):
             anew = anew or Complaint(Cause.STARTED_FROM_RANDOM, number, line.strip())
             had_one = had_one or _NO_MODEL.search(text) is not None

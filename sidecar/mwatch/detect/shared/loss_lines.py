@@ -65,6 +65,7 @@ _CROSS_ENTROPY = re.compile(r"cross_?entropy|^lm_?loss", re.I)
 _BY_CHANCE = 16.0  # the logarithm of nine million tokens
 _CLIMBING = 8  # lines in which the loss never falls,
 _NO_FALL, _CLIMBED = 0.99, 1.15  # not by this much, and ends so many times as high
+_EXPLODING, _EXPLODED = 4, 3.0  # lines in which it rises, and ends so many times as high
 _CLIMBS_FROM = 1.0  # a smaller one may be a penalty that is meant to grow
 _LONG = 300  # iterations in which a loss falls by more than that
 _ITERATION = re.compile(
@@ -311,10 +312,11 @@ def climbs(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 def _climbs(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     losses = [loss for loss, _, _ in printed]
-    if len(losses) < _CLIMBING or losses[0] < _CLIMBS_FROM or _REWARDED.search(printed[0][2]):
+    if len(losses) < _EXPLODING or losses[0] < _CLIMBS_FROM or _REWARDED.search(printed[0][2]):
         return None
-    is_steady = all(after > _NO_FALL * before for before, after in pairwise(losses))
-    if not is_steady or losses[-1] < _CLIMBED * losses[0]:
+    if not all(after > _NO_FALL * before for before, after in pairwise(losses)):
+        return None
+    if losses[-1] < (_CLIMBED if len(losses) >= _CLIMBING else _EXPLODED) * losses[0]:
         return None
     return Complaint(Cause.LOSS_SPIKE, printed[0][1], printed[0][2].strip())
 

@@ -55,10 +55,14 @@ _EVEN = 1.15  # times the shortest of them that the longest may take
 _HIGHER_LEVEL = 1.5  # times as slow as the slowest of those before
 _BATCH = re.compile(r"\bglobal[ _]batch[ _]size\W{1,4}(\d{1,9})\b", re.I)
 _NUMBER = r"[\"']?(?: ?\(\w{1,2}\))?(?:\s{0,4}[:=]\s{0,4}|\s)(\d{1,9}\.\d{1,6})(?![\d/x])"
-_DATA_TIME = re.compile(rf"\bdata(?:[ _]?(?:load(?:ing)?|wait))?(?:[ _]?time)?{_NUMBER}", re.I)
+_DATA_TIME = re.compile(rf"\bdata(?:[ _]?(?:load(?:ing)?|wait))?(?:[ _]?time|_s)?{_NUMBER}", re.I)
 _STEP_TIME = re.compile(
     rf"\b(?:batch|step|iter(?:ation)?)?[ _]?(?:time|batch \(t\)){_NUMBER}", re.I
 )
+_WORK_TIME = re.compile(
+    r"\b(?:updt|update|comp(?:ute)?|model|forward)_?(?:s|t|time)" + _NUMBER, re.I
+)
+"""Without the wait."""
 _EPOCH = re.compile(r"\bepoch(?:\(train\))?\W{0,4}\d{1,6}", re.I)
 _FLUSHES = re.compile(r"\ballocator cache flushes since last step\b")
 _WAITS = 0.5  # share of the time that steps wait for data
@@ -135,13 +139,16 @@ def _grows(seconds: Sequence[float]) -> bool:
 
 
 def _level_begins(seconds: Sequence[float]) -> int:
-    """Where nearly equal times went over to much longer ones that are nearly equal; 0: nowhere."""
+    """Where nearly equal times went over to much longer ones that are nearly equal, at once or
+    step by step; 0: nowhere."""
     least = min(seconds[-_LEVEL:])
     low = (at for at in range(len(seconds) - 1, -1, -1) if seconds[at] * _HIGHER_LEVEL < least)
     begin = next(low, -1) + 1
-    parts = seconds[max(0, begin - _LEVEL) : begin], seconds[begin:]
+    parts = seconds[max(0, begin - _LEVEL) : begin], seconds[begin:][-_LEVEL:]
     is_even = all(len(part) >= _LEVEL and max(part) < _EVEN * min(part) for part in parts)
-    return begin if is_even and max(parts[0]) * _HIGHER_LEVEL < least else 0
+    if not is_even or max(parts[0]) * _HIGHER_LEVEL >= least:
+        return 0
+    return begin if min(seconds[begin:]) > max(parts[0]) else 0
 
 
 def compared(lines: Iterable[tuple[int, str]]) -> Complaint | None:
@@ -170,12 +177,15 @@ def waits_for_data(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     epoch = ""
     for number, line in lines:
         text = line[:MAX_LINE]
-        data, step = _DATA_TIME.search(text), _STEP_TIME.search(text)
-        if data and step and float(data[1]) <= _EVEN * float(step[1]):
+        waited, step = _DATA_TIME.search(text), _STEP_TIME.search(text)
+        worked = _WORK_TIME.search(text)
+        data = float(waited[1]) if waited else 0.0
+        whole = data + float(worked[1]) if worked else float(step[1]) if step else 0.0
+        if waited and 0.0 < whole >= data / _EVEN:
             named = _EPOCH.search(text)
             before, epoch = epoch, named[0] if named else "-"
             if epoch == before:
-                later.append((float(data[1]), float(step[1]), number, line.strip()))
+                later.append((data, whole, number, line.strip()))
     if sum(data > _WAITS * step for data, step, _, _ in later) < _FEW - 1:
         return None
     if sum(data for data, *_ in later) <= _WAITS * sum(step for _, step, *_ in later):
