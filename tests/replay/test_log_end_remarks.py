@@ -420,3 +420,24 @@ def test_steps_that_take_longer_with_every_line_are_worth_a_stop(tmp_path: Path)
     lines = [form.format(400 * n, 3000.0 * 1.4**n) for n in range(1, 9)]
     decision = read(tmp_path, *lines).decision
     assert (decision.cause, decision.action, decision.is_advice) == (Cause.SLOW, Action.STOP, True)
+
+
+def test_exit_code_16_of_another_program_is_no_wish_of_megatron(tmp_path: Path) -> None:
+    refused = (
+        "[n7:31] pml_ucx.c:419  Error: ucp_ep_create(proc=8) failed: Destination is unreachable"
+    )
+    report = "srun: error: n7: tasks 0-7: Exited with exit code 16"
+    assert read(tmp_path, refused, report).decision.cause is Cause.FABRIC
+    told = "WARNING:megatron.core.rerun_state_machine:Saving a checkpoint and exiting now. Please "
+    told += (
+        "resume the job from the checkpoint to rerun the last iteration and establish a diagnostic"
+    )
+    assert read(tmp_path, told, report).decision.cause is Cause.RERUN
+
+
+def test_a_disk_that_the_pod_itself_filled_is_full_again_elsewhere(tmp_path: Path) -> None:
+    low = "Message: The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi."
+    own = f"{low} Container main was using 60Gi, has larger consumption of ephemeral-storage."
+    for line, action in ((low, Action.RESTART), (own, Action.STOP)):
+        decision = read(tmp_path, "Status: Failed", "Reason: Evicted", line).decision
+        assert (decision.cause, decision.action) == (Cause.STORAGE, action)

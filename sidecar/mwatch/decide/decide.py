@@ -38,8 +38,6 @@ from mwatch.model.settings import Settings
 _FIXES = {Cause.USER_ERROR: "fix the error", Cause.DATA: "fix the data, or leave the bad part out"}
 _SMALLER = "use a smaller micro batch, recompute activations or split the model further"
 _LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-
-
 _MOST_AGAIN = 10  # more would be longer than any limit
 _WAIT = "and the run may recover by itself: `mwatch restart`, or end it, if you know better"
 _UNPROVEN = "not acted on: the log does not prove it, nor show that the run has ended"

@@ -44,6 +44,7 @@ from mwatch.detect.shared.loss_lines import (
     climbs,
     impossible_since_load,
     jumped,
+    lost_at_once,
     never_falls,
     nothing_learnt,
     spiked,
@@ -57,7 +58,13 @@ from mwatch.detect.shared.speed_lines import (
     slowed,
     waits_for_data,
 )
-from mwatch.detect.shared.words import Complaint, is_listed, is_typed, worst_complaint
+from mwatch.detect.shared.words import (
+    Complaint,
+    is_listed,
+    is_typed,
+    listed_again,
+    worst_complaint,
+)
 from mwatch.engine.engine import Assessment, Engine
 from mwatch.model.cause import Cause
 from mwatch.model.event import Arguments, Checkpoint, Event, Fault, Iteration, Phase, Validation
@@ -103,12 +110,12 @@ _AS_VAGUE = (Cause.CRASH, Cause.KILLED)
 
 _LOOKS = (
     bad_numbers, stood_still, members_missing, started_anew, worse_since_resume,
-    impossible_since_load, jumped, stays_high, climbs, spiked,
+    impossible_since_load, lost_at_once, jumped, stays_high, climbs, spiked,
     nothing_learnt, never_falls, empty_shards, waits_for_data, keeps_failing, trials_pending,
     flushes_memory,
 )  # fmt: skip
 """What the last lines may show where nothing complains."""
-_CLEAR = (jumped, stays_high, climbs, empty_shards)
+_CLEAR = (lost_at_once, jumped, stays_high, climbs, empty_shards)
 """Those of them that show a state which lasts."""
 
 
@@ -197,10 +204,7 @@ class LogEnd:
             return found
         harmless = self._harmless.union(self._benign)
         words = self.by_words(tails, line_counts, lead, harmless)
-        is_known = words is not None and words.cause is Cause.SLOW and lead is None
-        if is_known and any(each.cause is Cause.SLOW for each in assessment.findings):
-            return found  # a detector says more of it
-        return words or found
+        return found if words is None or _is_known_slow(words, lead, assessment) else words
 
     def by_words(
         self,
@@ -226,11 +230,12 @@ class LogEnd:
             self.has_worked = self.has_worked or counted > 0
             behind = max(self._progress.get(file, 0), counted)
             is_known = behind or any(is_completed(text) for _, text in lines)
+            past = listed_again(lines)
             complaint = worst_complaint(
                 (number, text)
                 for number, text in lines
                 if (number > behind and (file, number) not in harmless) or is_listed(text)
-                if not (is_known and _CTRL_C in text)
+                if not (is_known and _CTRL_C in text) and number not in past
             )
             is_clear = False
             if complaint is not None and complaint.cause is Cause.CHECKPOINT:
@@ -282,6 +287,12 @@ def _looks(is_known: bool) -> Iterator[Callable[[Sequence[tuple[int, str]]], Com
     yield partial(slowed, has_bars=is_known)
     if is_known:
         yield pod_deleted
+
+
+def _is_known_slow(words: Finding, lead: Finding | None, assessment: Assessment) -> bool:
+    """A detector says more of it."""
+    is_slow = words.cause is Cause.SLOW and lead is None
+    return is_slow and any(each.cause is Cause.SLOW for each in assessment.findings)
 
 
 def _stopped_short(last: Mapping[str, Sequence[tuple[int, str]]]) -> Finding | None:
@@ -365,7 +376,11 @@ def _after_new_start(
     """The losses jumped because the run began anew instead of resuming; None: not so."""
     if lead.cause is not Cause.LOSS_SPIKE:
         return None
-    return _shown_before(lead, tails, line_counts, started_anew)
+    for file, tail in tails.items():
+        anew = started_anew(last_lines(tail, line_counts.get(file, 0)))
+        if anew is not None:
+            return _by_words(file, anew, lead)
+    return None
 
 
 def _worse_since_resume(

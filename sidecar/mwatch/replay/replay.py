@@ -98,8 +98,8 @@ def _with_advice(player: Player, concluded: RunConclusion) -> RunConclusion:
     lead, attempt = decision.finding, engine.job.attempt
     if decision.action is not Action.NONE or lead is None or lead.cause is not decision.cause:
         return concluded
-    is_done = attempt.is_finished and lead.cause is not Cause.FINISHED_EARLY
-    if engine.record.of_attempt(decision.attempt) is not None or is_done:
+    is_over = attempt.is_finished or engine.record.of_attempt(decision.attempt) is not None
+    if is_over and lead.detector != LOG_END:
         return concluded
     is_critical = lead.severity is Severity.CRITICAL and not player.log_end.is_followed(lead)
     is_lasting = lead.cause in _LASTING or lead.comes_again

@@ -28,10 +28,7 @@ from mwatch_trainer.exits.signal_table import signal_of
         (-11, Cause.CRASH),
         (134, Cause.CRASH),
         (-7, Cause.CRASH),
-        (16, Cause.RERUN),
-        (216, Cause.RERUN),
-        (17, Cause.HARDWARE),
-        (217, Cause.HARDWARE),
+        (16, Cause.CRASH),  # Megatron's own meaning needs its lines, or its wrapper
         (2, Cause.USER_ERROR),
         (127, Cause.USER_ERROR),
         (1, Cause.CRASH),

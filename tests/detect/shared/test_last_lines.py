@@ -307,3 +307,35 @@ def test_workers_that_restart_and_find_no_checkpoint_lost_it() -> None:
     scratch = "will not load any checkpoints and will start from random"
     assert started_anew([(1, restarts), (2, scratch)]) is not None
     assert started_anew([(1, "[default] Worker group STARTED"), (2, scratch)]) is None
+
+
+def test_weights_that_are_loaded_after_all_are_no_start_from_scratch() -> None:
+    missing = "WARNING: could not find the metadata file /mnt/models/glm/latest_iteration.txt"
+    loaded = "> successfully loaded /mnt/models/glm/mp_rank_00_model_states.pt"
+    assert started_anew([(1, missing), (2, "step 1 loss 9.1")]) is not None
+    assert started_anew([(1, missing), (2, loaded), (3, "step 1 loss 2.1")]) is None
+
+
+@pytest.mark.parametrize("save", ["/ck/phase1", "/ck/phase2"])
+def test_weights_of_another_folder_that_were_not_there(save: str) -> None:
+    lines = ["  load ........... /ck/phase1", f"  save ........... {save}"]
+    lines += ["will not load any checkpoints and will start from random", "step 1 loss 9.1"]
+    assert (started_anew(enumerate(lines, 1)) is not None) is (save == "/ck/phase2")
+
+
+@pytest.mark.parametrize("cut", ["*** STEP 7.0 ON n1 CANCELLED AT 2020 DUE TO PREEMPTION ***", ""])
+def test_the_first_epoch_again_after_a_cut(cut: str) -> None:
+    lines = ["Epoch 53: 34%| 133/390, loss=0.2", cut, "Epoch 0: 100%| 390/390, loss=4.4"]
+    assert (started_anew(enumerate(lines, 1)) is not None) is bool(cut)
+
+
+def test_what_programs_print_when_they_end_does_not_hide_the_end() -> None:
+    done = "training done: 5000 steps in 3h 12m"
+    noise = ["[rank2]:[W520] WARNING: process group has NOT been destroyed before it is"] * 4
+    assert completed(list(enumerate([done, *noise, "$"], 1))) == (Cause.FINISHED, 1, done)
+    assert completed(list(enumerate([done, *["something else"] * 4], 1))) is None
+
+
+def test_rows_of_a_benchmark_are_progress() -> None:
+    rows = [f"    {size}      8388608     float     sum      -1   1204.3" for size in (1, 2, 3, 4)]
+    assert counted_until(enumerate(["ssh: Could not resolve hostname w-1", *rows], 1)) == 4

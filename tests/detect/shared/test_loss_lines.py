@@ -11,6 +11,7 @@ from mwatch.detect.shared.loss_lines import (
     climbs,
     impossible_since_load,
     jumped,
+    lost_at_once,
     never_falls,
     nothing_learnt,
     spiked,
@@ -18,6 +19,8 @@ from mwatch.detect.shared.loss_lines import (
     worse_since_resume,
 )
 from mwatch.model.cause import Cause
+
+_HIGH = "{{'loss': {:.4f}, 'learning_rate': 2e-05, 'epoch': {:.2f}}}"
 
 
 def test_losses_that_stay_bad_are_seen_in_a_line_of_any_form() -> None:
@@ -141,6 +144,20 @@ def test_losses_that_are_higher_since_a_resume_are_a_bad_resume(
     assert found == (Cause.RESUME_DIVERGED, 5 + high, since[high].strip())
 
 
+def test_a_loss_that_is_right_once_behind_a_load_and_then_far_off_is_lost() -> None:
+    def lines(*losses: float) -> list[tuple[int, str]]:
+        return list(enumerate([_LOADED, *(f"step {n} loss {n}" for n in losses)], 1))
+
+    assert lost_at_once(lines(2.06, 9.82, 9.13, 8.56, 6.42)) == (
+        Cause.LOSS_SPIKE,
+        3,
+        "step 9.82 loss 9.82",
+    )
+    assert lost_at_once(lines(2.06, 9.82, 9.13, 3.56, 2.42)) is None, "it comes back"
+    assert lost_at_once(lines(2.06, 9.82, 9.13)) is None, "too few"
+    assert lost_at_once(lines(2.06, 9.82, 9.13, 8.56, 6.42)[1:]) is None, "nothing was loaded"
+
+
 def test_the_losses_before_may_be_pasted_below() -> None:
     since = [f"iteration {n}/ 200 | lm loss: 1.0{60 - n}E+01" for n in (41, 42, 43)]
     before = [f"iteration {n}/ 200 | lm loss: 3.{n}E-01" for n in (38, 39, 40)]
@@ -193,8 +210,9 @@ def test_losses_that_went_on_after_a_resume_are_fine(
         [f"Step {n}, Loss: {1.1183 + 0.1 * (n % 3):.4f}" for n in range(9)],
         [f"Epoch {n} Loss: {4.852 + 0.002 * (n % 3):.6f}" for n in range(9)],  # ln 128
         [f"iter {500 * n + 1}: loss {10.987 - 0.05 * n:.4f}" for n in range(7)],
+        [_HIGH.format(10.72 + 0.0037 * (n % 5), 0.1 * n) for n in range(13)],
     ],
-    ids=["flat", "no gradient", "in turn", "chance", "as at first"],
+    ids=["flat", "no gradient", "in turn", "chance", "as at first", "high for an epoch"],
 )
 def test_losses_that_stay_where_they_are_learn_nothing(lines: list[str]) -> None:
     assert never_falls(enumerate(lines, 1)) == (Cause.LOSS_STUCK, 1, lines[0])
@@ -212,8 +230,20 @@ def test_losses_that_stay_where_they_are_learn_nothing(lines: list[str]) -> None
         [f"Epoch {n} Loss: {4.832 + 0.0013 * n:.6f}" for n in range(9)],
         [f"iter {500 * n + 1}: loss {10.987 - 0.06 * n:.4f}" for n in range(7)],
         [f"iter {100 * n + 1}: loss {10.987 - 0.05 * n:.4f}" for n in range(7)],
+        [_HIGH.format(10.72 + 0.0037 * (n * 7 % 13), 0.01 * n) for n in range(13)],
     ],
-    ids=["noise", "rough", "few", "short", "part", "two runs", "near chance", "falls", "early"],
+    ids=[
+        "noise",
+        "rough",
+        "few",
+        "short",
+        "part",
+        "two runs",
+        "near chance",
+        "falls",
+        "early",
+        "high at the start",
+    ],
 )
 def test_losses_that_move_are_not_stuck(lines: list[str]) -> None:
     assert never_falls(enumerate(lines, 1)) is None

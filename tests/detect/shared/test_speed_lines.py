@@ -170,6 +170,12 @@ def test_steps_that_mostly_wait_for_data_are_slow(form: str) -> None:
     assert not is_slow((0, 9.1, 12.6), quick, (1, 8.9, 10.4), quick, (2, 8.7, 10.1), quick)
 
 
+@pytest.mark.parametrize("wait", [23411.02, 13.11])
+def test_a_timer_of_the_input_that_takes_most_of_the_step(wait: float) -> None:
+    line = f"time (ms) | forward: {3020 + wait} | backward: 7259.81 | batch_input: {wait}"
+    assert (waits_for_data(enumerate([line] * 3, 1)) is not None) is (wait > 1000)
+
+
 def test_an_allocator_that_gives_back_its_cache_in_each_step_makes_them_slow() -> None:
     line = "[WARNING] [stage3.py:2390:step] 4 pytorch allocator cache flushes since last step."
     assert flushes_memory(enumerate([line] * 3, 1)) == (Cause.SLOW, 1, line)

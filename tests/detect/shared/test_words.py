@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from mwatch.detect.shared.words import cause_of_exception, worst_complaint
+from mwatch.detect.shared.words import cause_of_exception, listed_again, worst_complaint
 from mwatch.model.cause import Cause
 
 
@@ -100,3 +100,9 @@ def test_words_of_nan_and_of_options_are_known() -> None:
     assert cause_of_exception(raised) is Cause.NAN
     assert cause_of_exception("ValueError: the dtype is banana") is None
     assert judged("srun: unrecognized option '--container-image'") is Cause.USER_ERROR
+
+
+def test_a_row_that_is_listed_again_is_of_the_past() -> None:
+    rows = ["gpt-launcher   0/1     CrashLoopBackOff   1 (12s ago)   19s"]
+    rows += ["gpt-worker-0   1/1     Running   0   20s", "gpt-launcher   1/1     Running   2   38s"]
+    assert listed_again(enumerate(rows, 1)) == {1}

@@ -17,6 +17,7 @@ _EXPLAINED = (
     (_RECLAIMED, _NODE_GONE),
     (_RECLAIMED | _NODE_GONE, _PEER_GONE),
     (frozenset({"k8s-evicted-disk", "k8s-disk-limit"}), frozenset({"k8s-evicted"})),
+    (frozenset({"k8s-disk-limit"}), frozenset({"k8s-evicted-disk"})),
     (frozenset({"k8s-preempted"}), frozenset({"k8s-quota-exceeded", "k8s-unschedulable"})),
     (frozenset({"container-refused-by-kernel"}), frozenset({"container-image-failed"})),
     (frozenset({"elastic-death-signal"}), _PEER_GONE | {"gloo-peer-closed"}),

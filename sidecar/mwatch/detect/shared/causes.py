@@ -36,8 +36,6 @@ _MEANINGS = {
 }
 _CODES = {
     2: Cause.USER_ERROR,  # argparse
-    RERUN_EXIT: Cause.RERUN,
-    FAILED_RESULT_EXIT: Cause.HARDWARE,
     126: Cause.USER_ERROR,
     127: Cause.USER_ERROR,
 }

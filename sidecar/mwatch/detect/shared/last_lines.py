@@ -29,7 +29,7 @@ _HAD_ONE = re.compile(
     re.I,
 )
 _IS_RESTART = re.compile(
-    r"\b(?:restart|resume|requeue|retry)_?(?:count|attempt|number|index)\W{1,3}[1-9]", re.I
+    r"(?:\b|_)(?:restart|resume|requeue|retry)_?(?:count|attempt|number|index)\W{1,3}[1-9]", re.I
 )
 _FROM_SCRATCH = re.compile(
     r"\b(?:train|start|initiali[sz]|begin)\w*(?: training| new model)? from (?:scratch|step 0"
@@ -43,11 +43,14 @@ _ASKED = re.compile(
     r"--[\w.-]{0,60}(?:resume[\w.-]{0,40}|restart(?:[_-](?:from|file|path|checkpoint))?)[= ]"
     r"\S{0,200}?[/.-]\S{0,200}?\d{2}|--[\w.-]{0,60}load[_-]step[= ]\d{2}"
 )
+_LOADED_AFTER_ALL = re.compile(r"\bsuccessfully loaded (?:checkpoint )?(?:from )?\S*/", re.I)
+_LOAD_ROW = re.compile(r"^\W{0,8}(load|save) \.{3,100} (/\S{1,300})\s*$")
+"""Of Megatron's list of arguments."""
+_EPOCH = re.compile(r"^\W{0,8}epoch (\d{1,6})\b", re.I)
 _AT_EPOCH = re.compile(r"\bresum(?:e|ing) [^\n]{0,300}\bepoch[=_-][1-9]\d{0,8}\b", re.I)
 _AT_FIRST = re.compile(
     r"^\W{0,8}step[ |:]{1,20}[01]\b|\btraining starts at step [01]\b|[\]-] step: {1,8}[01]\b", re.I
 )
-_EPOCH_0 = re.compile(r"^\W{0,8}epoch 0\b", re.I)
 _HOST_MEMORY = re.compile(
     r"\b(?:CPU Virtual Memory|(?:host|system|cpu) (?:memory|ram)(?: usage)?|RAM usage)\b"
     r"[^%\n]{0,80}?(\d{1,3}(?:\.\d{1,4})?) ?%",
@@ -100,19 +103,21 @@ _FEW = 3  # last lines that may report the end
 _DONE = re.compile(
     r"\b(?:epochs|steps|iterations|training) (?:are |is |was |has )?"
     r"(?:completed?|completes|finished|done|over)\b"
-    r"|\btraining ends\b|\btrained model has been saved\b",
+    r"|\btraining ends\b|\bdone training\b|\btrained model has been saved\b",
     re.I,
 )
 _STOPS_EARLY = re.compile(
     r"\bdid not improve in the last \d{1,9} records\b|\bearly stopping (?:triggered|at epoch)\b",
     re.I,
 )
+_AT_EXIT = re.compile(r"process group has NOT been destroyed|leaked semaphore|^\W*$")
+"""What programs print when they end, well or not."""
 _PACKS_UP = 12  # lines in which a trainer that stops early may close what it opened
 _LOOP_LINES, _TRIED = 24, 4
 _OF_PEERS = (Cause.FABRIC, Cause.LOST_POD)
 _TIME = re.compile(r"\d[\d:.,T/-]{4,}\d")
 _ANNOUNCED = re.compile(
-    r"\btotal (?:number of )?(?:train(?:ing)? |optimi[sz]ation )?(?:steps|iterations)"
+    r"\b(?:total (?:number of )?|max )(?:train(?:ing)? |optimi[sz]ation )?(?:steps?|iterations)"
     r"\W{1,4}(\d{1,12}(?:,\d{3}){0,3})\b",
     re.I,
 )
@@ -122,7 +127,7 @@ _RAN_DRY = re.compile(
     re.I,
 )
 _IN_ALL = re.compile(r"train_runtime|train_loss", re.I)
-_REACHED = re.compile(r"\b(?:global[_ ]?step|last[_ ]step)\W{1,8}(\d{1,12})\b", re.I)
+_REACHED = re.compile(r"\b(?:global[_ ]?step|last[_ ]step|total steps)\W{1,8}(\d{1,12})\b", re.I)
 _MEMBER = re.compile(r"\bMEMBER: (\d{1,6})/(\d{1,6})\b")
 _EMPTY_SHARD = re.compile(
     r"^[-rwxsStT]{10}[.+@]? +\d+ +\S+ +\S+ +0 .{0,300}\.(?:pt|pth|ckpt|distcp|safetensors)$"
@@ -144,6 +149,7 @@ _COUNTED = (
         r"(?:epoch|step|iter(?:ation)?|round|batch|episode|update)s?\W{0,4}(\d{1,12})\b", re.I
     ),
     re.compile(r"\[ {0,12}(\d{1,12})/\d{2,12}\]"),
+    re.compile(r"^ {0,16}(\d{1,15}) +\d{1,15} +(?:u?int\d{1,2}|half|b?float\d{0,2}|double) "),
     re.compile(r"(?:^|[\s>:])(\d{1,12})\s{1,4}(?:image|example|sample|token)s/s(?:ec)?: \d"),
 )
 _DIGITS = re.compile(r"\d+")  # of a time, a rank or a process before the count
@@ -199,10 +205,10 @@ def _counts(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, int, i
         for found in BAR.finditer(text):
             if int(found[2]):
                 yield number, line, int(found[1]), int(found[2]), total
-        if announced := _ANNOUNCED.search(text):
-            total = int(announced[1].replace(",", ""))
-        elif total and (reached := _REACHED.search(text)):
+        if total and (reached := _REACHED.search(text)):
             yield number, line, int(reached[1]), total, total
+        elif announced := _ANNOUNCED.search(text):
+            total = int(announced[1].replace(",", ""))
 
 
 def members_missing(lines: Iterable[tuple[int, str]]) -> Complaint | None:
@@ -248,12 +254,12 @@ def empty_shards(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 def completed(lines: Sequence[tuple[int, str]]) -> Complaint | None:
     """One of the last lines reports the end of the run, or that it stops early."""
-    least_of_end = len(lines) - _FEW
-    for at in range(len(lines) - 1, max(-1, len(lines) - _PACKS_UP - 1), -1):
-        number, line = lines[at]
+    behind = 0
+    for number, line in reversed(lines[-_PACKS_UP:]):
         text = line[:MAX_LINE]
-        if at >= least_of_end and (_DONE.search(text) or _EXIT_ZERO.search(text)):
+        if behind < _FEW and (_DONE.search(text) or _EXIT_ZERO.search(text)):
             return Complaint(Cause.FINISHED, number, line.strip())
+        behind += not _AT_EXIT.search(text)
         if _STOPS_EARLY.search(text):
             return Complaint(Cause.FINISHED, number, line.strip())
         if has_loss(text):
@@ -290,16 +296,26 @@ def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     named, and yet the training began without one. Who pasted the log may have listed the
     checkpoints above or below it."""
     had_one, is_asked, listed_until, anew = False, False, 0, None
-    has_stepped = is_later = False
+    has_stepped = False
+    last_epoch, at_epoch = 0, 0
+    folders: dict[str, str] = {}
     for number, line in lines:
         text = line[:MAX_LINE]
         if _CUT_OFF.search(text):
-            had_one = had_one or has_stepped
+            had_one, at_epoch = had_one or has_stepped, max(at_epoch, last_epoch)
         has_stepped = has_stepped or has_loss(text)
-        if (is_asked and _AT_FIRST.search(text)) or (is_later and _EPOCH_0.search(text)):
+        if row := _LOAD_ROW.match(text):
+            folders[row[1]] = row[2]
+            had_one = had_one or len(set(folders.values())) > 1  # the weights of another run
+        epoch = _EPOCH.match(text)
+        last_epoch = int(epoch[1]) if epoch else last_epoch
+        is_first = epoch is not None and not last_epoch and at_epoch > 0
+        if is_first or (is_asked and _AT_FIRST.search(text)):
             return anew or Complaint(Cause.STARTED_FROM_RANDOM, number, line.strip())
+        if anew is not None and _LOADED_AFTER_ALL.search(text):
+            return None
         is_asked = is_asked or _ASKED.search(text) is not None
-        is_later = is_later or _AT_EPOCH.search(text) is not None
+        at_epoch = at_epoch or _AT_EPOCH.search(text) is not None
         if _FROM_SCRATCH.search(text) or _NO_MODEL.search(text):
             anew = anew or Complaint(Cause.STARTED_FROM_RANDOM, number, line.strip())
             had_one = had_one or _NO_MODEL.search(text) is not None
@@ -310,9 +326,7 @@ def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
             listed_until = number + _LISTED_LINES
         elif number <= listed_until:
             had_one = had_one or _LISTED.search(text) is not None
-        if anew is not None and had_one:
-            return anew
-    return None
+    return anew if had_one else None
 
 
 def trials_pending(lines: Iterable[tuple[int, str]]) -> Complaint | None:

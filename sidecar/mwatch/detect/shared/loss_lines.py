@@ -63,6 +63,9 @@ _FLAT = 0.0005  # share of the loss within which all of them lie
 _FLAT_LINES, _SAME_LINES = 6, 9
 _CROSS_ENTROPY = re.compile(r"cross_?entropy|^lm_?loss", re.I)
 _BY_CHANCE = 16.0  # the logarithm of nine million tokens
+_FLAT_HIGH, _FLAT_HIGH_LINES = 0.004, 12  # where the loss is as high as at first
+_LONG_EPOCHS = 0.5
+_EPOCHS = re.compile(r"['\"]epoch['\"]: (\d{1,6}\.\d{1,6})\b")
 _CLIMBING = 8  # lines in which the loss never falls,
 _NO_FALL, _CLIMBED = 0.99, 1.15  # not by this much, and ends so many times as high
 _EXPLODING, _EXPLODED = 4, 3.0  # lines in which it rises, and ends so many times as high
@@ -241,6 +244,25 @@ def worse_since_resume(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     return next(filter(None, (_worse(each, resumed) for each in trained)), None)
 
 
+def lost_at_once(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The first loss behind a load is that of the loaded weights, all others are far above it."""
+    lines = list(lines)
+    loaded = max((number for number, line in lines if _RESUMED.search(line[:MAX_LINE])), default=0)
+    trained = _of_training(lines).values()
+    return next(filter(None, (_lost_at_once(each, loaded) for each in trained)), None)
+
+
+def _lost_at_once(printed: Sequence[tuple[float, int, str]], loaded: int) -> Complaint | None:
+    after = [each for each in printed if each[1] > loaded]
+    if not loaded or len(after) < len(printed) or len(after) <= _AFTER:
+        return None
+    first, least = after[0][0], min(loss for loss, _, _ in after[1:])
+    ratio, far = _CLEAR_SPIKE
+    if first <= 0 or least <= max(ratio * first, first + far):
+        return None
+    return Complaint(Cause.LOSS_SPIKE, after[1][1], after[1][2].strip())
+
+
 def impossible_since_load(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """Behind the load of a checkpoint each cross entropy is larger than that of pure chance over
     any vocabulary: the weights do not fit the code."""
@@ -330,14 +352,23 @@ def _never_falls(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     losses = [loss for loss, _, _ in printed]
     if len(losses) < _FLAT_LINES or not all(map(isfinite, losses)) or min(losses) <= 0:
         return None
+    is_high = min(losses) > _HIGH_LOSS and len(losses) >= _FLAT_HIGH_LINES
     exact = sum(len(repr(loss).replace(".", "").strip("0")) >= _DIGITS for loss in losses)
     is_exact = 2 * exact > len(losses)
     share = (max(losses) - min(losses)) / max(losses)
     is_still = all(_NO_GRADIENT.search(line[:MAX_LINE]) for _, _, line in printed)
     kinds = len(set(losses))
     is_turn = len(losses) >= _SAME_LINES and _FEW <= kinds <= len(losses) // _FEW
-    is_long = _iterations(printed) >= _LONG or (kinds == 1 and len(losses) >= _SAME_LINES)
-    is_flat = (share <= _FLAT and is_long) or _is_chance(losses) or _has_learnt_nothing(printed)
+    is_long = (
+        _iterations(printed) >= _LONG
+        or _epochs(printed) >= _LONG_EPOCHS
+        or (kinds == 1 and len(losses) >= _SAME_LINES)
+    )
+    is_flat = (
+        (share <= (_FLAT_HIGH if is_high else _FLAT) and is_long)
+        or _is_chance(losses)
+        or _has_learnt_nothing(printed)
+    )
     if (is_still and share <= _NO_STEP) or (is_exact and (is_flat or is_turn)):
         return Complaint(Cause.LOSS_STUCK, printed[0][1], printed[0][2].strip())
     return None
@@ -363,6 +394,13 @@ def _iterations(printed: Sequence[tuple[float, int, str]]) -> int:
     """From the first line to the last; 0: they do not count."""
     first = _iteration(printed[0])
     return _iteration(printed[-1]) - first if first else 0
+
+
+def _epochs(printed: Sequence[tuple[float, int, str]]) -> float:
+    """The same in epochs."""
+    ends = [_EPOCHS.search(line[:MAX_LINE]) for _, _, line in (printed[0], printed[-1])]
+    first, last = (float(found[1]) if found else 0.0 for found in ends)
+    return last - first
 
 
 def _iteration(printed: tuple[float, int, str]) -> int:

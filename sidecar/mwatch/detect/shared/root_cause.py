@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from mwatch.detect.shared import causes, words
@@ -37,10 +37,8 @@ _CHECKPOINT_FILE = re.compile(
 )
 """Files and folders of checkpoints of many trainers."""
 _REFUSALS = frozenset({"assertion-failed", "te-assertion"})
-_GENERIC = _REFUSALS | {"cuda-unknown-error"}
-_VAGUE = _GENERIC | {
-    "checkpoint-load-exit-zero", "container-not-started", "cuda-no-gpu-visible"
-}  # fmt: skip
+_VAGUE = _REFUSALS | {"checkpoint-load-exit-zero", "container-not-started", "cuda-no-gpu-visible",
+                      "cuda-unknown-error"}  # fmt: skip
 """Any other root fault says more; the reason of a failed load is in the lines after it."""
 _STRONGER = frozenset({Cause.OOM, Cause.HARDWARE, Cause.STORAGE, Cause.FABRIC, Cause.KILLED})
 """Causes that explain why a good checkpoint could not be read."""
@@ -253,11 +251,18 @@ class _Seen:
     def cause_by_rerun(self) -> RootCause | None:
         """Megatron asks for a resume (16), or has judged a result to be wrong (17)."""
         ids = {seen.fault.id for seen in self._faults}
+        if self._is_of_another_program(ids):
+            return None
         if self._code == causes.RERUN_EXIT or "rerun-checkpoint-exit" in ids:
             return self._of_rerun(Cause.RERUN)
         if self._code != causes.FAILED_RESULT_EXIT and "rerun-failed-exit" not in ids:
             return None
         return self._of_rerun(Cause.NAN if "rerun-application-error" in ids else Cause.HARDWARE)
+
+    def _is_of_another_program(self, ids: Iterable[str]) -> bool:
+        """A printed 16 or 17 means something else where nothing is Megatron's, as in MPI."""
+        is_told = self._has_trained or any(each.startswith("rerun-") for each in ids)
+        return not is_told and all(gone.is_printed for gone in self._gone)
 
     def _of_rerun(self, cause: Cause) -> RootCause:
         verdicts = [seen for seen in self._faults if seen.entry and cause_of(seen.entry) is cause]
@@ -290,13 +295,13 @@ class _Seen:
     def _cause_by_first(self) -> RootCause | None:
         fault = min(self._named_roots() or self._roots(), key=self._order, default=None)
         error = self._first_error()
-        if fault is not None and fault.fault.id in _GENERIC:
+        if fault is not None and fault.fault.id in _REFUSALS:
             error = min(self._tracebacks(), key=self._order, default=None)
             if error is not None:
                 return self._of_error(error)
-            cause = self._cause_of_generic(fault.fault)
+            cause = self._cause_of_refusal(fault.fault)
             return RootCause(cause, fault.at, fault, self._report, confidence=0.6)
-        if fault is not None and (error is None or self._order(fault) <= self._order(error)):
+        if fault and (error is None or self._order(fault) <= self._order(error)):
             return self._of_fault(fault)
         if error is None:
             return None
@@ -308,11 +313,11 @@ class _Seen:
             return None if is_sure else root
         return root
 
-    def _cause_of_generic(self, fault: Fault) -> Cause:
+    def _cause_of_refusal(self, fault: Fault) -> Cause:
         """A torn or quoted assertion has its message, but no traceback."""
         if numbers := words.cause_of_numbers(fault.text):
             return numbers
-        if fault.id not in _REFUSALS or self._has_trained:
+        if self._has_trained:
             return Cause.CRASH
         message = fault.text.rpartition("AssertionError")[2].lstrip(": ")
         return causes.cause_of_error("AssertionError", message, has_worked=False)

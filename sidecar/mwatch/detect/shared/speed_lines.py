@@ -63,6 +63,8 @@ _WORK_TIME = re.compile(
     r"\b(?:updt|update|comp(?:ute)?|model|forward)_?(?:s|t|time)" + _NUMBER, re.I
 )
 """Without the wait."""
+_TIMERS = re.compile(r"^\W{0,8}time \(ms\) \|")
+_TIMER = re.compile(r"\b(forward|backward|batch[-_](?:input|generator)): (\d{1,12}(?:\.\d{1,6})?)")
 _EPOCH = re.compile(r"\bepoch(?:\(train\))?\W{0,4}\d{1,6}", re.I)
 _FLUSHES = re.compile(r"\ballocator cache flushes since last step\b")
 _WAITS = 0.5  # share of the time that steps wait for data
@@ -177,6 +179,10 @@ def waits_for_data(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     epoch = ""
     for number, line in lines:
         text = line[:MAX_LINE]
+        if _TIMERS.match(text):
+            timers = {name: float(value) for name, value in _TIMER.findall(text)}
+            whole = timers.pop("forward", 0.0) + timers.pop("backward", 0.0)
+            later += [(data, whole, number, line.strip()) for data in timers.values() if whole]
         waited, step = _DATA_TIME.search(text), _STEP_TIME.search(text)
         worked = _WORK_TIME.search(text)
         data = float(waited[1]) if waited else 0.0

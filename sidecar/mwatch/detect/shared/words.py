@@ -25,7 +25,8 @@ COMPLAINS = re.compile(
     r"|unreachable|unresponsive|stuck|hang|hung|exceed|insufficient|unschedul|not ready"
     r"|notready|unhealthy|BackOff|shut ?down|dead|ECC|Xid|corrupt|warning +[A-Z]\w+ "
     r"|NCCL WARN|out of memory|oom|fault|terminat|drain|\bdown\b|interrupt|waiting for"
-    r"|pending|not enough|exhaust|fallen|unavailable|mismatch|OutOf[a-z]|no progress|\bstall",
+    r"|pending|NotAvail|not enough|exhaust|fallen|unavailable|mismatch|OutOf[a-z]|no progress"
+    r"|\bstall",
     re.I,
 )
 _MILD = re.compile(
@@ -38,7 +39,7 @@ _MILD = re.compile(
     r"|\brecommended\b"
     r"|\bwill (?:error|fail)\b|\bpossibly\b|\blikely due\b|NoExecute|\(success\)"
     r"|potential root causes|can happen because|\be\.g\.|\d: [WIDN] [\w/]|connection error code"
-    r"|failed or timed out|^\s*File \"|^\s*\|.{0,200}\|\s*$"
+    r"|failed or timed out|^ls: |^\s*File \"|^\s*\|.{0,200}\|\s*$"
     r"|\.py in \w+\(|frame #\d|^(?:-+>)?\s*\d+ {2,}|\(1\) .{1,400}\(2\) |^\s+(?:raise|return"
     r"|assert|if|with|for|self\.) ?"
 )
@@ -146,6 +147,7 @@ _FAMILIES = (
         r"|exceeded)\b",
         r"PodsReadyTimeout|InsufficientInstanceCapacity|\bno capacity\b",
         r"(?:tasks|pods?) in gang unsch", r"UnexpectedAdmissionError|TopologyAffinityError",
+        r"\bReqNodeNotAvail\b",
     ),
     _family(
         1,
@@ -380,6 +382,18 @@ def cause_of_exception(text: str) -> Cause | None:
 
 def is_listed(text: str) -> bool:
     return _LISTED.match(text) is not None
+
+
+def listed_again(lines: Iterable[tuple[int, str]]) -> set[int]:
+    """Rows of `kubectl get` whose pod or node another one shows later: they are of the past."""
+    found: set[int] = set()
+    last: dict[str, int] = {}
+    for number, text in lines:
+        if is_listed(text):
+            name = text.split(maxsplit=1)[0]
+            found |= {last[name]} if name in last else set()
+            last[name] = number
+    return found
 
 
 @cache
