@@ -422,7 +422,7 @@ def test_steps_that_take_longer_with_every_line_are_worth_a_stop(tmp_path: Path)
     assert (decision.cause, decision.action, decision.is_advice) == (Cause.SLOW, Action.STOP, True)
 
 
-def test_exit_code_16_of_another_program_is_no_wish_of_megatron(tmp_path: Path) -> None:
+def test_exit_code_16_of_another_program_asks_for_no_rerun(tmp_path: Path) -> None:
     refused = (
         "[n7:31] pml_ucx.c:419  Error: ucp_ep_create(proc=8) failed: Destination is unreachable"
     )

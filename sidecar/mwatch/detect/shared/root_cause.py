@@ -261,8 +261,8 @@ class _Seen:
 
     def _is_of_another_program(self, ids: Iterable[str]) -> bool:
         """A printed 16 or 17 means something else where nothing is Megatron's, as in MPI."""
-        is_told = self._has_trained or any(each.startswith("rerun-") for each in ids)
-        return not is_told and all(gone.is_printed for gone in self._gone)
+        is_megatron = self._has_trained or any(each.startswith("rerun-") for each in ids)
+        return not is_megatron and all(gone.is_printed for gone in self._gone)
 
     def _of_rerun(self, cause: Cause) -> RootCause:
         verdicts = [seen for seen in self._faults if seen.entry and cause_of(seen.entry) is cause]
