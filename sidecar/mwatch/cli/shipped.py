@@ -123,7 +123,7 @@ def _write(path: Path, data: bytes) -> None:
     from mwatch.report.files import write_target
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_target(path, data, fix="choose another DIR", is_shipped=True)
+    write_target(path, data, fix="choose another DIR", is_clean=True)
 
 
 def _in_the_way(paths: list[Path]) -> str:

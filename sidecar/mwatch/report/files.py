@@ -29,10 +29,11 @@ def check_target(file: Path, *suffixes: str, fix: str = _FIX) -> None:
         raise InputError(f"cannot write {file}: no permission to write to its folder; {fix}")
 
 
-def write_target(file: Path, data: bytes, *, fix: str = _FIX, is_shipped: bool = False) -> None:
-    """`is_shipped`: a file that comes with mwatch stays as it is, as some are no text."""
+def write_target(file: Path, data: bytes, *, fix: str = _FIX, is_clean: bool = False) -> None:
+    """`is_clean`: nothing is to be scrubbed any more, as in a page, whose policy names its scripts
+    by their hashes, or in a file that comes with mwatch, which may be no text."""
     try:
-        replace_file(file, data if is_shipped else Scrubber().scrub(data), mode=0o666 & ~_umask())
+        replace_file(file, data if is_clean else Scrubber().scrub(data), mode=0o666 & ~_umask())
     except OSError as error:
         raise InputError(f"cannot write {file}: {error.strerror}; {fix}") from error
 

@@ -422,5 +422,5 @@ def write_page(page: str, file: Path) -> int:
     """Return the size in bytes."""
     check_target(file, *SUFFIXES, fix=FIX)
     data = page.encode("utf-8", "replace")
-    write_target(file, data, fix=FIX)
+    write_target(file, data, fix=FIX, is_clean=True)
     return len(data)
