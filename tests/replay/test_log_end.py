@@ -14,7 +14,7 @@ from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
 from mwatch.model.finding import CulpritState
 from mwatch.model.observation import Observed
-from mwatch.replay.log_end import LAST_LINES
+from mwatch.replay.end_reasons import LAST_LINES
 from support.builders.events import events, log, megatron_line
 from support.builders.job import entries
 from support.runs.recorded import read

@@ -193,9 +193,9 @@ def test_deepspeed_reports_that_its_processes_ended_well(tmp_path: Path) -> None
 
 def test_a_file_that_ends_well_does_not_hide_the_complaint_of_another() -> None:
     tails = {"a.log": b"task t/0 exited with code 0\n", "b.log": b"CUDA out of memory\n"}
-    found = LogEnd().by_words(tails, dict.fromkeys(tails, 1))
+    found = LogEnd().from_words(tails, dict.fromkeys(tails, 1))
     assert found is not None and found.cause is Cause.OOM
-    alone = LogEnd().by_words({"a.log": tails["a.log"]}, {"a.log": 1})
+    alone = LogEnd().from_words({"a.log": tails["a.log"]}, {"a.log": 1})
     assert alone is not None and alone.cause is Cause.FINISHED
 
 

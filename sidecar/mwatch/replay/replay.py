@@ -29,9 +29,10 @@ from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
 from mwatch.model.step import PlacedLines
+from mwatch.replay.end_reasons import is_only_words
 from mwatch.replay.flight_evidence import FlightEvidence
 from mwatch.replay.freshness import TAIL, Age
-from mwatch.replay.log_end import LogEnd, is_only_words
+from mwatch.replay.log_end import LogEnd
 from mwatch.replay.newest_first import in_time_order
 from mwatch.replay.player import Player
 from mwatch.replay.pod_prefixes import SplitLogs, split_by_pod
@@ -199,7 +200,7 @@ def nothing_read(recording: Recording, engine: Engine) -> RunReport:
         if recording.is_about_training:
             text = f"no line in {where} shows progress or an error"
         end = LogEnd()
-        complaint = end.by_words(recording.tails, recording.line_counts)
+        complaint = end.from_words(recording.tails, recording.line_counts)
         if complaint is not None:
             cause, text = complaint.cause, complaint.summary
             about, reason = cause, "nothing but the words of the log show it"

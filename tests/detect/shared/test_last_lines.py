@@ -280,6 +280,8 @@ _DRY = "There seems not to be a single sample in your epoch_iterator, stopping t
         (["Total optimization steps = 600", bar(600, 600), bar(3, 40)], None),  # of an evaluation
         ([f"[W] {_DRY}", "{'train_runtime': 2307.4, 'train_loss': 0.0}"], 1),
         ([_DRY, "step 35 loss 2.1"], None),
+        (["Total optimization steps = 1,200", "Continuing training from global step 2314"], 2),
+        (["Total optimization steps = 9,200", "Continuing training from global step 2314"], None),
     ],
 )
 def test_a_run_that_reports_its_end_far_from_it(lines: list[str], line: int | None) -> None:

@@ -211,8 +211,19 @@ def test_losses_that_went_on_after_a_resume_are_fine(
         [f"Epoch {n} Loss: {4.852 + 0.002 * (n % 3):.6f}" for n in range(9)],  # ln 128
         [f"iter {500 * n + 1}: loss {10.987 - 0.05 * n:.4f}" for n in range(7)],
         [_HIGH.format(10.72 + 0.0037 * (n % 5), 0.1 * n) for n in range(13)],
+        ["Train loss/train/total: 10.8237"] * 6,
+        ["Epoch 0: loss=10.40"] * 20,
     ],
-    ids=["flat", "no gradient", "in turn", "chance", "as at first", "high for an epoch"],
+    ids=[
+        "flat",
+        "no gradient",
+        "in turn",
+        "chance",
+        "as at first",
+        "high for an epoch",
+        "the same",
+        "rough and the same",
+    ],
 )
 def test_losses_that_stay_where_they_are_learn_nothing(lines: list[str]) -> None:
     assert never_falls(enumerate(lines, 1)) == (Cause.LOSS_STUCK, 1, lines[0])

@@ -11,6 +11,7 @@ from mwatch.detect.shared.speed_lines import (
     flushes_memory,
     slow_network,
     slowed,
+    slows_down,
     waits_for_data,
 )
 from mwatch.model.cause import Cause
@@ -93,13 +94,13 @@ def test_rates_that_fall_and_stay_low_are_slow(form: str) -> None:
     ["elapsed time per iteration (ms): {}.4 |", "({} sec/batch)", "step_time: {}"],
 )
 def test_times_that_grow_from_line_to_line_are_slow(form: str) -> None:
-    found = slowed(enumerate(map(form.format, [31, 83, 140, 199, 258, 317]), 1))
+    found = slows_down(enumerate(map(form.format, [31, 83, 140, 199, 258, 317]), 1))
     assert found is not None
     assert (found.cause, found.line) == (Cause.SLOW, 6)
     for other in ([31, 83, 140, 199], [31, 33, 34, 35, 36, 37], [31, 83, 140, 90, 258, 317]):
-        assert slowed(enumerate(map(form.format, other), 1)) is None
+        assert slows_down(enumerate(map(form.format, other), 1)) is None
     total = [f"step {count} time: {30 * count} s" for count in range(1, 9)]
-    assert slowed(enumerate(total, 1)) is None, "time since the start"
+    assert slows_down(enumerate(total, 1)) is None, "time since the start"
 
 
 def test_a_machine_without_a_fast_network_has_lost_none() -> None:
@@ -186,7 +187,7 @@ def test_an_allocator_that_gives_back_its_cache_in_each_step_makes_them_slow() -
 def test_steps_that_take_a_little_longer_each_time_become_slow(last: float) -> None:
     times = [1000 * (1 + (last - 1) * n / 9) for n in range(10)]
     lines = [f"step {n} | step time (ms): {each:.1f}" for n, each in enumerate(times, 1)]
-    assert (slowed(enumerate(lines, 1)) is not None) is (last > 1.5)
+    assert (slows_down(enumerate(lines, 1)) is not None) is (last > 1.5)
 
 
 @pytest.mark.parametrize("order", [1, -1])

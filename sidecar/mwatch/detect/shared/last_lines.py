@@ -126,6 +126,7 @@ _RAN_DRY = re.compile(
     r"|\btime(?:out| limit) (?:has been |was )?reached, stopping training early",
     re.I,
 )
+_GOES_ON = re.compile(r"\bContinuing training from global step (\d{1,12})\b", re.I)
 _IN_ALL = re.compile(r"train_runtime|train_loss", re.I)
 _REACHED = re.compile(r"\b(?:global[_ ]?step|last[_ ]step|total steps)\W{1,8}(\d{1,12})\b", re.I)
 _MEMBER = re.compile(r"\bMEMBER: (\d{1,6})/(\d{1,6})\b")
@@ -174,6 +175,8 @@ def stopped_short(lines: Sequence[tuple[int, str]], *, is_done: bool = False) ->
     evaluation."""
     if (dry := _ran_dry(lines)) is not None:
         return dry
+    if (skipped := _had_all(lines)) is not None:
+        return skipped
     if not is_done and not ends_well(lines):
         return None
     last: Complaint | None = None
@@ -196,6 +199,18 @@ def _ran_dry(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     return last
 
 
+def _had_all(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """The run resumed beyond the steps that it announced, so that none was left."""
+    total = 0
+    for number, line in lines:
+        text = line[:MAX_LINE]
+        if announced := _ANNOUNCED.search(text):
+            total = int(announced[1].replace(",", ""))
+        elif total and (resumed := _GOES_ON.search(text)) and int(resumed[1]) > total:
+            return Complaint(Cause.FINISHED_EARLY, number, line.strip())
+    return None
+
+
 def _counts(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, int, int, int]]:
     """Number and text of each line that counts steps, the count, its end, and how many steps were
     announced before; 0: none were."""
@@ -205,6 +220,8 @@ def _counts(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str, int, i
         for found in BAR.finditer(text):
             if int(found[2]):
                 yield number, line, int(found[1]), int(found[2]), total
+        if _GOES_ON.search(text):
+            continue
         if total and (reached := _REACHED.search(text)):
             yield number, line, int(reached[1]), total, total
         elif announced := _ANNOUNCED.search(text):

@@ -56,11 +56,12 @@ _RESUMED = re.compile(
 )
 _WORSE = (1.2, 0.2)  # times the largest loss before, and so much above it
 _CLEARLY_WORSE = (1.3, 0.4)  # where little is known from before
+_SAME = 1.02  # times the other of two losses before, which then say as much as three
 _STILL = 1.15  # times the largest loss before, that it stays above while it falls
 _STEADY_BEFORE = 4  # losses, after which less is enough:
 _OFF = (0.05, 8.0)  # share of the loss, and times the distance between the losses before
 _FLAT = 0.0005  # share of the loss within which all of them lie
-_FLAT_LINES, _SAME_LINES = 6, 9
+_FLAT_LINES, _SAME_LINES, _MANY = 6, 9, 20
 _CROSS_ENTROPY = re.compile(r"cross_?entropy|^lm_?loss", re.I)
 _BY_CHANCE = 16.0  # the logarithm of nine million tokens
 _FLAT_HIGH, _FLAT_HIGH_LINES = 0.004, 12  # where the loss is as high as at first
@@ -289,7 +290,8 @@ def _worse(printed: Sequence[tuple[float, int, str]], resumed: int) -> Complaint
         return None
     if len(before) < _FEW and max(before) > _STEADY * min(before):
         return None
-    ratio, far = _WORSE if len(before) >= _FEW else _CLEARLY_WORSE
+    is_known = len(before) >= _FEW or max(before) < _SAME * min(before)
+    ratio, far = _WORSE if is_known else _CLEARLY_WORSE
     limit = max(ratio * max(before), max(before) + far)
     if len(before) >= _STEADY_BEFORE and min(before) > 0:
         spread = max(before) - min(before)
@@ -358,6 +360,10 @@ def _never_falls(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     share = (max(losses) - min(losses)) / max(losses)
     is_still = all(_NO_GRADIENT.search(line[:MAX_LINE]) for _, _, line in printed)
     kinds = len(set(losses))
+    is_counted = _iteration(printed[0]) > 0
+    is_same = kinds == 1 and not is_counted and (is_exact or len(losses) >= _MANY)
+    if is_same and losses[0] > _HIGH_LOSS:
+        return Complaint(Cause.LOSS_STUCK, printed[0][1], printed[0][2].strip())
     is_turn = len(losses) >= _SAME_LINES and _FEW <= kinds <= len(losses) // _FEW
     is_long = (
         _iterations(printed) >= _LONG

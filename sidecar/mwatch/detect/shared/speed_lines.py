@@ -35,7 +35,7 @@ _RATES = (
 _TIMES = (
     re.compile(
         r"\b(?P<name>(?:(?:step|iter(?:ation)?|batch)[ _]time"
-        r"|time per (?:iter(?:ation)?|step|batch)) ?(?:\(m?s(?:ec)?\))?)"
+        r"|time per (?:iter(?:ation)?|step|batch)|elapse|batch_cost) ?(?:\(m?s(?:ec)?\))?)"
         rf"[\"']?\s{{0,8}}[:=]\s{{0,8}}{_VALUE}\b",
         re.I,
     ),
@@ -83,8 +83,24 @@ _SOCKETS = re.compile(r"Using network Socket|Initialized NET plugin Socket")
 
 def slowed(lines: Iterable[tuple[int, str]], *, has_bars: bool = True) -> Complaint | None:
     """The last counts of a progress bar, or the last rates or times of one name, are several times
-    as slow as those before, or each is slower than the one before, or all have come to a higher
-    level. `has_bars`: false where a bar may be that of a download."""
+    as slow as those before, or all have come to a higher level. `has_bars`: false where a bar may
+    be that of a download."""
+    found = (_slowdown(each, least) for each, least in _timed(lines, has_bars=has_bars))
+    return next(filter(None, found), None)
+
+
+def slows_down(lines: Iterable[tuple[int, str]], *, has_bars: bool = True) -> Complaint | None:
+    """The same, if each of the last is slower than the one before."""
+    for each, least in _timed(lines, has_bars=has_bars):
+        if _grows([seconds for seconds, _, _ in each]) and each[-1][0] >= least:
+            return Complaint(Cause.SLOW, *each[-1][1:])
+    return None
+
+
+def _timed(
+    lines: Iterable[tuple[int, str]], *, has_bars: bool
+) -> Iterator[tuple[list[tuple[float, int, str]], float]]:
+    """The times of each bar and name, with line and text, and how long a slow one is at least."""
     bars: dict[str, dict[int, tuple[float, int, str]]] = {}
     times: dict[str, list[tuple[float, int, str]]] = {}
     for number, line in lines:
@@ -96,8 +112,8 @@ def slowed(lines: Iterable[tuple[int, str]], *, has_bars: bool = True) -> Compla
                 bars.setdefault(found[2], {})[int(found[1])] = seconds, number, line.strip()
         for name, seconds in _printed_times(text):
             times.setdefault(name, []).append((seconds, number, line.strip()))
-    of_bars = (_slowdown([*steps.values()], least=1.0) for steps in bars.values())
-    return next(filter(None, (*of_bars, *map(_slowdown, times.values()))), None)
+    yield from (([*steps.values()], 1.0) for steps in bars.values())
+    yield from ((each, 0.0) for each in times.values())
 
 
 def _printed_times(text: str) -> Iterator[tuple[str, float]]:
@@ -112,10 +128,8 @@ def _printed_times(text: str) -> Iterator[tuple[str, float]]:
                 yield found["name"].lower() + size, 1 / value if form in _RATES else value
 
 
-def _slowdown(times: Sequence[tuple[float, int, str]], least: float = 0.0) -> Complaint | None:
+def _slowdown(times: Sequence[tuple[float, int, str]], least: float) -> Complaint | None:
     """`times`: seconds, line and text. `least`: shorter ones are never slow."""
-    if _grows([seconds for seconds, _, _ in times]) and times[-1][0] >= least:
-        return Complaint(Cause.SLOW, *times[-1][1:])
     if len(times) < 2 * _FEW:
         return None
     if (begin := _level_begins([seconds for seconds, _, _ in times])) and times[-1][0] >= least:
