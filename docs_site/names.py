@@ -63,6 +63,7 @@ VARIABLES = {
     "MWATCH_CONFIG": (SIDECAR, "TOML file with the settings of the sidecar."),
     "MWATCH_NOTIFY": (ANY, "Addresses to notify of incidents; see Notifications."),
     "MWATCH_UNTIL_FINAL": (SIDECAR, "`true`: end when no attempt follows in this pod."),
+    "MWATCH_TRACEBACK": (ANY, "`1`: an error of mwatch itself is printed in full."),
     "_MWATCH_COMPLETE": (ANY, "Internal: completion of the shell."),
 }
 

@@ -422,6 +422,13 @@ def test_steps_that_take_longer_with_every_line_are_worth_a_stop(tmp_path: Path)
     assert (decision.cause, decision.action, decision.is_advice) == (Cause.SLOW, Action.STOP, True)
 
 
+def test_lines_that_were_left_out_are_no_pause(tmp_path: Path) -> None:
+    """Their steps alone say how much time went by."""
+    form = " iteration {:8d}/    9000 | elapsed time per iteration (ms): 2000.0 | lm loss: {:.6f} |"
+    lines = [form.format(n, 9.0 - n / 1000) for n in (10, 20, 30, 40, 500, 510, 2000, 2010)]
+    assert read(tmp_path, *lines).incidents == ()
+
+
 def test_exit_code_16_of_another_program_asks_for_no_rerun(tmp_path: Path) -> None:
     refused = (
         "[n7:31] pml_ucx.c:419  Error: ucp_ep_create(proc=8) failed: Destination is unreachable"

@@ -40,7 +40,7 @@ from mwatch.replay.quotes import quoted
 from mwatch.replay.recording import FRESH_SECONDS, Progress, Recording, open_recording
 from mwatch.report.conclusion import RunConclusion
 from mwatch.report.log_ends import ends, of_replay
-from mwatch.report.model import ReportClock, short
+from mwatch.report.model import IncidentStory, ReportClock, short
 from mwatch.report.recorder import ReportRecorder
 from mwatch.report.run_report import RunReport, iso
 from mwatch.runtime.compressed import unpacked
@@ -340,11 +340,23 @@ def _replay(
     recording.notes += _UNTIMED if are_untimed else _doubts(engine.job)
     report = conclude(recording, player, is_up=up_until is not None, now=now)
     if are_untimed or recording.is_relative:
-        report = replace(report, goodput=None, spent=())
+        report = _without_times(report)
     report = quoted(report, recording.paths)
     report = report if dumps is None else dumps.judged(report)
     report = of_replay(report, recording.paths) if has_curves else report
     return logs.restored(report, recording.paths)
+
+
+def _without_times(report: RunReport) -> RunReport:
+    """A pause between two lines is no incident where only the steps say how long it was: who pasted
+    the log may have left out lines."""
+    incidents = tuple(each for each in report.incidents if not _is_pause(each))
+    return replace(report, goodput=None, spent=(), incidents=incidents)
+
+
+def _is_pause(incident: IncidentStory) -> bool:
+    is_by_silence = all(each.detector == "stalled" for each in incident.voices)
+    return is_by_silence and incident.closed_at is not None
 
 
 def _without_announced_restart(
