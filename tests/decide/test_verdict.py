@@ -65,6 +65,10 @@ def test_a_rerun_is_reported_as_what_megatron_stumbled_over() -> None:
         assert judged(built, finding(Cause.RERUN)).cause is cause
 
 
+def test_a_rerun_of_which_nothing_is_printed_is_no_proof_against_the_hardware() -> None:
+    assert judged(died(), finding(Cause.RERUN)).cause is Cause.RERUN
+
+
 def test_the_attempt_that_checks_a_result_does_not_print_it_again() -> None:
     nan = "Unexpected result nan on rank 0 at iteration #13 invocation #1 (message='found NaN')"
     built = died()

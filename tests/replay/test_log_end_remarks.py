@@ -448,3 +448,23 @@ def test_a_disk_that_the_pod_itself_filled_is_full_again_elsewhere(tmp_path: Pat
     for line, action in ((low, Action.RESTART), (own, Action.STOP)):
         decision = read(tmp_path, "Status: Failed", "Reason: Evicted", line).decision
         assert (decision.cause, decision.action) == (Cause.STORAGE, action)
+
+
+def test_an_xid_below_the_traceback_is_its_cause(tmp_path: Path) -> None:
+    raised = [
+        "[rank6]: Traceback (most recent call last):",
+        '[rank6]:   File "/srv/train.py", line 188, in fit',
+        "[rank6]: torch.AcceleratorError: CUDA error: unspecified launch failure",
+    ]
+    form = "Sep 09 18:30:02 n2 kernel: NVRM: Xid (PCI:0000:a6:00): {}, pid=611204, name=python3"
+    assert read(tmp_path, *raised, form.format("145, RLW_REMAP")).decision.cause is Cause.HARDWARE
+    assert read(tmp_path, *raised, form.format("31, MMU Fault")).decision.cause is Cause.CRASH
+
+
+def test_a_container_that_was_killed_for_its_memory_was_so_before_its_log(tmp_path: Path) -> None:
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 9)]
+    state = ["    Last State:     Terminated", "      Reason:       OOMKilled"]
+    decision = read(tmp_path, "$ kubectl describe pod w-2", *state, *steps).decision
+    assert (decision.cause, decision.action) == (Cause.OOM, Action.STOP)
+    other = read(tmp_path, *(line.replace("OOMKilled", "Completed") for line in state), *steps)
+    assert other.decision.cause is Cause.UNKNOWN

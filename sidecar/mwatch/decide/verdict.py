@@ -120,7 +120,7 @@ def stumbled_over(job: Job) -> Cause:
             if seen.fault.id == _UNEXPECTED:
                 is_finite = not _NOT_FINITE.search(seen.fault.text)
                 return Cause.HARDWARE if is_finite else Cause.NAN
-    return Cause.HARDWARE
+    return Cause.RERUN
 
 
 class QuietVerdict(NamedTuple):

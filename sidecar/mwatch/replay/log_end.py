@@ -22,7 +22,7 @@ from functools import partial
 from operator import itemgetter
 
 from mwatch.detect.crashed import at_log_end, is_unexplained
-from mwatch.detect.shared.cluster_lines import pod_deleted, taken_away
+from mwatch.detect.shared.cluster_lines import killed_for_memory, pod_deleted, taken_away
 from mwatch.detect.shared.last_lines import (
     completed,
     counted_until,
@@ -103,11 +103,11 @@ _LOOKS = (
     bad_numbers, stood_still, members_missing, started_anew, worse_since_resume,
     impossible_since_load, lost_at_once, jumped, stays_high, climbs, spiked,
     nothing_learnt, never_falls, empty_shards, waits_for_data, keeps_failing, trials_pending,
-    flushes_memory,
+    flushes_memory, killed_for_memory,
 )  # fmt: skip
 """What the last lines may show where nothing complains."""
 _SLOWS_DOWN = (partial(slows_down, has_bars=False), partial(slows_down, has_bars=True))
-_CLEAR = (lost_at_once, jumped, stays_high, climbs, empty_shards)
+_CLEAR = (killed_for_memory, lost_at_once, jumped, stays_high, climbs, empty_shards)
 """Those of them that show a state which lasts."""
 
 

@@ -144,6 +144,14 @@ def test_losses_that_are_higher_since_a_resume_are_a_bad_resume(
     assert found == (Cause.RESUME_DIVERGED, 5 + high, since[high].strip())
 
 
+def test_a_mean_over_some_steps_is_a_loss() -> None:
+    form = "Step {}: grad_norm=0.08 avg_loss(100)={}"
+    before = [form.format(1900, 0.2114), form.format(2000, 0.2098)]
+    since = [form.format(2100, 0.4471), form.format(2200, 0.4389), form.format(2300, 0.4402)]
+    found = worse_since_resume(enumerate([*before, _LOADED, *since], 1))
+    assert found == (Cause.RESUME_DIVERGED, 4, since[0])
+
+
 def test_a_loss_that_is_right_once_behind_a_load_and_then_far_off_is_lost() -> None:
     def lines(*losses: float) -> list[tuple[int, str]]:
         return list(enumerate([_LOADED, *(f"step {n} loss {n}" for n in losses)], 1))

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from mwatch.model.fault import Blame
 from mwatch.model.job import FaultSeen
 
 _RECLAIMED = frozenset(
@@ -13,6 +14,8 @@ _RECLAIMED = frozenset(
 _NODE_GONE = frozenset({"k8s-node-not-ready", "ray-node-died", "slurm-node-failed"})
 """What is seen of a machine that was taken away, and what its peers see."""
 _PEER_GONE = frozenset({"rendezvous-timeout", "rendezvous-connection", "rendezvous-closed"})
+_SEEN_BY_CUDA = frozenset({"cuda-launch-failure", "cuda-unknown-error"})
+_PARTS = (Blame.NODE, Blame.GPU, Blame.FABRIC)
 _EXPLAINED = (
     (_RECLAIMED, _NODE_GONE),
     (_RECLAIMED | _NODE_GONE, _PEER_GONE),
@@ -31,4 +34,11 @@ def unexplained(faults: list[FaultSeen]) -> list[FaultSeen]:
     for reasons, effects in _EXPLAINED:
         if any(seen.fault.id in reasons for seen in faults):
             faults = [seen for seen in faults if seen.fault.id not in effects]
+    if any(map(_is_of_hardware, faults)):
+        faults = [seen for seen in faults if seen.fault.id not in _SEEN_BY_CUDA]
     return faults
+
+
+def _is_of_hardware(seen: FaultSeen) -> bool:
+    """An Xid that the code of the job does not cause; the driver's log is often pasted below."""
+    return seen.entry is not None and seen.entry.xid is not None and seen.entry.blame in _PARTS

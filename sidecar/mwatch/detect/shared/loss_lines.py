@@ -17,7 +17,7 @@ from mwatch.model.cause import Cause
 from mwatch.stats import median
 
 _LOSS = re.compile(
-    r"\b(\w{0,24}loss\w{0,24}(?:/[\w/]{1,40}| train)?)[\"']?\s{0,12}[:=|]?\s{0,12}"
+    r"\b(\w{0,24}loss\w{0,24}(?:/[\w/]{1,40}| train)?)(?:\(\d{1,6}\))?[\"']?\s{0,12}[:=|]?\s{0,12}"
     r"(?:tensor\(|[\"'])?"
     r"(-?\d[\d.]*(?:e[+-]?\d+)?|-?nan|-?inf)\b",
     re.I,
@@ -80,7 +80,7 @@ _LEARNT = 0.97  # share of its first loss that a model has fallen below
 _LONG_TRAINING = 1000  # iterations,
 _HIGH_LOSS = 5.0  # where it began with such a one
 _FIRST = 10  # iterations
-_CHANCE = 0.002  # share of ln 2^k, the loss of choosing one of 2^k by chance, within which all are
+_CHANCE = 0.001  # share of ln 2^k, the loss of choosing one of 2^k by chance, within which all are
 _CHOICES = range(4, 20)
 _DIGITS = 4  # fewer may be equal by chance
 
@@ -382,7 +382,7 @@ def _never_falls(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
 
 def _is_chance(losses: Sequence[float]) -> bool:
     """As of a contrastive loss that tells no pair of a batch from another."""
-    return len(losses) >= _SAME_LINES and any(
+    return len(losses) >= _FLAT_LINES and any(
         all(abs(loss - chance) < _CHANCE * chance for loss in losses)
         for chance in (choices * log(2.0) for choices in _CHOICES)
     )
