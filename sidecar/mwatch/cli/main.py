@@ -45,8 +45,9 @@ def main() -> None:
 
 
 def report_own(error: Exception) -> int:
-    """Report an error of mwatch itself: one line for the user, and the rest in a file for who mends
-    it. What runs in a pod prints it, as nobody finds a file there. Return the exit code."""
+    """Report an error of mwatch itself and return the exit code: one line for the user, and the
+    traceback in a file to attach to a bug report. A process in a pod prints the traceback too,
+    because nobody finds a file there."""
     import traceback
 
     from mwatch_trainer.scrub.scrubber import scrub_text

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from mwatch.errors import InputError
 from mwatch.runtime.compressed import MAGICS
-from mwatch.runtime.files import STDIN, looks_binary, shown
+from mwatch.runtime.files import STDIN, looks_binary, peek, shown
 from mwatch_trainer import contract
 from mwatch_trainer.checkpoint.listing import has_checkpoints
 from mwatch_trainer.evidence.incidents import MANIFEST
@@ -43,7 +43,7 @@ _STACKS = re.compile(r"rank-\d+\.(?:stacks|signal)\.txt")
 _BUNDLE = frozenset({MANIFEST, contract.ATTEMPT})
 """In every evidence bundle of mwatch; the log in it is a copy of the end of the trainer's."""
 
-READ_ALREADY = ".mwatch-read-"
+_READ_ALREADY = ".mwatch-read-"
 """So begins, at the top of a folder, the name of a link to a log that is not to be read."""
 
 
@@ -59,6 +59,32 @@ class FoundLogs(NamedTuple):
     files: tuple[LogFile, ...]
     checkpoint_folders: tuple[str, ...]
     notes: tuple[str, ...]
+
+
+def start_of(file: LogFile) -> bytes:
+    """The first bytes, unpacked; empty if it is neither a regular file nor stdin: opening it
+    reports why, and later."""
+    if file.path != STDIN:
+        try:
+            is_regular = stat.S_ISREG(os.stat(file.path).st_mode)
+        except (OSError, ValueError):
+            return b""
+        if not is_regular:
+            return b""
+    return peek(file.path)
+
+
+def read_instead(top: str, file: LogFile, number: int) -> None:
+    """Let `find` leave out a log of a folder, as copies of it lie in `top`."""
+    if not file.is_named:
+        os.symlink(os.path.abspath(file.path), os.path.join(top, f"{_READ_ALREADY}{number}"))
+
+
+def keep_times(copy: str, file: LogFile) -> None:
+    """The age of a copy is that of the log."""
+    if file.path != STDIN:
+        status = os.stat(file.path)
+        os.utime(copy, (status.st_atime, status.st_mtime))
 
 
 def find(names: Sequence[str], max_files: int = MAX_FILES) -> FoundLogs:
@@ -128,7 +154,7 @@ class _Search:
             if self._entries > MAX_ENTRIES:
                 return
             name = f"{inside}{entry.name}"
-            if entry.name.startswith(READ_ALREADY) and not depth:
+            if entry.name.startswith(_READ_ALREADY) and not depth:
                 self._skip(entry)
             elif entry.is_dir(follow_symlinks=False):
                 is_skipped = entry.name.startswith(".") or _CHECKPOINT.fullmatch(entry.name)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import tempfile
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +24,11 @@ from mwatch import json_codec
 from mwatch.errors import InputError
 from mwatch.parse.lines.envelopes import SAMPLE, envelope_of
 from mwatch.parse.lines.line import ANSI, stamp
-from mwatch.replay.log_files import READ_ALREADY, LogFile, find
-from mwatch.replay.pod_prefixes import Origin, SplitLogs
+from mwatch.replay.log_files import LogFile, find, keep_times, read_instead, start_of
+from mwatch.replay.pod_prefixes import Origin, SplitLogs, without_encoding
 from mwatch.report.run_report import RunReport
 from mwatch.runtime.compressed import is_packed
-from mwatch.runtime.files import STDIN, peek, read_chunks
+from mwatch.runtime.files import STDIN, read_chunks
 
 MAX_BYTES = 64 << 20
 """Of a file that is turned round, as it is held in memory."""
@@ -73,8 +72,7 @@ def in_time_order(names: Sequence[str]) -> Iterator[TurnedLogs]:
             path = os.path.join(top, name)
             _write(path, copy.text, file)
             origins |= dict.fromkeys((name, path), Origin(file.shown, copy.numbers))
-            if not file.is_named:
-                os.symlink(os.path.abspath(file.path), os.path.join(top, f"{READ_ALREADY}{number}"))
+            read_instead(top, file, number)
         named = {file.path for file, _ in copies if file.is_named}
         others = (name for name in names if name not in named)
         yield TurnedLogs([top, *others], origins, [copy.note for _, copy in copies])
@@ -89,9 +87,7 @@ class _Copy(NamedTuple):
 
 def _copy_of(file: LogFile) -> _Copy | None:
     """None if the file can be read as it is."""
-    if file.path != STDIN and not _is_regular(file.path):
-        return None
-    head = peek(file.path)
+    head = start_of(file)
     if _LOKI.match(head):
         return _lines_of_loki(_whole(file, "an answer of Loki's API"), file)
     lines = _plain(head[:_END])[:-1]
@@ -103,13 +99,6 @@ def _copy_of(file: LogFile) -> _Copy | None:
     return _Copy(
         text, numbers, f"{file.shown}: it begins with its last line, so it was turned round"
     )
-
-
-def _is_regular(path: str) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return False  # opening it reports why
 
 
 def _whole(file: LogFile, what: str) -> bytes:
@@ -138,10 +127,7 @@ def _tail(file: LogFile) -> bytes:
 
 def _plain(data: bytes) -> list[bytes]:
     """The lines, of UTF-16 too."""
-    data = data.removeprefix(b"\xef\xbb\xbf")
-    if b"\0" in data:
-        data = data.removeprefix(b"\xff\xfe").removeprefix(b"\xfe\xff").replace(b"\0", b"")
-    return data.split(b"\n")
+    return without_encoding(data, is_first=True).split(b"\n")
 
 
 def _stamped(lines: Sequence[bytes]) -> list[tuple[int, str]]:
@@ -216,9 +202,7 @@ def _write(path: str, text: bytes, file: LogFile) -> None:
     try:
         with open(path, "wb") as out:
             out.write(text)
-        if file.path != STDIN:
-            status = os.stat(file.path)
-            os.utime(path, (status.st_atime, status.st_mtime))
+        keep_times(path, file)
     except OSError as error:
         raise InputError(
             f"{file.shown}: cannot be turned round ({error.strerror}); save it oldest line first"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import tempfile
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,10 +21,10 @@ from typing import NamedTuple
 
 from mwatch.errors import InputError
 from mwatch.model.finding import Evidence
-from mwatch.replay.log_files import READ_ALREADY, LogFile, find
+from mwatch.replay.log_files import LogFile, find, keep_times, read_instead, start_of
 from mwatch.replay.quotes import with_evidence
 from mwatch.report.run_report import RunReport
-from mwatch.runtime.files import STDIN, peek, read_chunks
+from mwatch.runtime.files import read_chunks
 
 MAX_STREAMS = 256
 _PREFIX = re.compile(rb"\[pod/([a-z0-9][a-z0-9.-]{0,252})/([a-z0-9-]{1,63})\] ")
@@ -77,7 +76,7 @@ class SplitLogs(NamedTuple):
 def split_by_pod(names: Sequence[str]) -> Iterator[SplitLogs]:
     """The names with each log of several pods replaced by a temporary folder. Raises InputError."""
     files = find(names).files
-    split = [file for file in files if _is_prefixed(_peek(file))]
+    split = [file for file in files if _is_prefixed(start_of(file))]
     if not split:
         yield SplitLogs(names, {})
         return
@@ -95,32 +94,20 @@ def split_by_pod(names: Sequence[str]) -> Iterator[SplitLogs]:
                 raise InputError(
                     f"{file.shown}: cannot be sorted by pod ({error.strerror}); {fix}"
                 ) from error
-            if not file.is_named:
-                os.symlink(os.path.abspath(file.path), os.path.join(top, f"{READ_ALREADY}{number}"))
+            read_instead(top, file, number)
         named = {file.path for file in split if file.is_named}
         yield SplitLogs([top, *(name for name in names if name not in named)], origins, notes)
 
 
-def _peek(file: LogFile) -> bytes:
-    return peek(file.path) if file.path == STDIN or _is_regular(file.path) else b""
-
-
-def _is_regular(name: str) -> bool:
-    try:
-        return stat.S_ISREG(os.stat(name).st_mode)
-    except (OSError, ValueError):
-        return False  # opening it reports why
-
-
 def _is_prefixed(head: bytes) -> bool:
-    head = _without_encoding(head, is_first=True)
+    head = without_encoding(head, is_first=True)
     if b"[pod/" not in head:
         return False
     lines = [line for line in head[: head.rfind(b"\n") + 1].splitlines() if line.strip()]
     return sum(map(bool, map(_PREFIX.match, lines))) > _SHARE * len(lines)
 
 
-def _without_encoding(data: bytes, *, is_first: bool) -> bytes:
+def without_encoding(data: bytes, *, is_first: bool) -> bytes:
     """Without byte order mark and zeros: UTF-16 as ASCII, which is how logs are read."""
     if is_first and (mark := _BYTE_ORDER_MARK.match(data)):
         data = data[mark.end() :]
@@ -149,7 +136,7 @@ class _Splitter:
         rest, number, is_first = b"", 0, True
         key: _Key = ("", "")
         for data in self._read(file):
-            lines = (rest + _without_encoding(data, is_first=is_first)).split(b"\n")
+            lines = (rest + without_encoding(data, is_first=is_first)).split(b"\n")
             is_first = False
             rest = lines.pop()
             for line in lines:
@@ -208,8 +195,6 @@ class _Splitter:
             if path in found:
                 path = self._path(f"{key[0]}.{key[1]}.log")
             os.rename(self._path("~".join(key)), path)
-            if file.path != STDIN:
-                status = os.stat(file.path)
-                os.utime(path, (status.st_atime, status.st_mtime))
+            keep_times(path, file)
             found[path] = Origin(file.shown, self._numbers[key])
         return found

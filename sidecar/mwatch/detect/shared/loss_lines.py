@@ -240,7 +240,7 @@ def worse_since_resume(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """Since a checkpoint was loaded, the losses of one name are far above those before, from one of
     the first on."""
     lines = list(lines)
-    resumed = max((number for number, line in lines if _RESUMED.search(line[:MAX_LINE])), default=0)
+    resumed = _last_load(lines)
     trained = _of_training(lines).values()
     return next(filter(None, (_worse(each, resumed) for each in trained)), None)
 
@@ -248,9 +248,14 @@ def worse_since_resume(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 def lost_at_once(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """The first loss behind a load is that of the loaded weights, all others are far above it."""
     lines = list(lines)
-    loaded = max((number for number, line in lines if _RESUMED.search(line[:MAX_LINE])), default=0)
+    loaded = _last_load(lines)
     trained = _of_training(lines).values()
     return next(filter(None, (_lost_at_once(each, loaded) for each in trained)), None)
+
+
+def _last_load(lines: Iterable[tuple[int, str]]) -> int:
+    """The number of the last line by which a checkpoint is loaded; 0: none."""
+    return max((number for number, line in lines if _RESUMED.search(line[:MAX_LINE])), default=0)
 
 
 def _lost_at_once(printed: Sequence[tuple[float, int, str]], loaded: int) -> Complaint | None:
