@@ -8,7 +8,7 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet install
 CODE := sidecar trainer tests benchmarks alerts dashboards manifests release docs_site setup.py
-PURE := $(notdir $(wildcard $(addprefix sidecar/mwatch/,model parse state detect decide checks manifests plan flight_recorder)))
+PURE := $(notdir $(wildcard $(addprefix sidecar/mwatch/,model parse state detect decide checks classifier manifests plan flight_recorder)))
 # A new package or a new version changes what the installation must know.
 INSTALLED := pyproject.toml $(wildcard sidecar/*/__init__.py trainer/*/__init__.py)
 
@@ -24,7 +24,7 @@ WORKERS ?= $(shell test $(CORES) -lt 4 && echo $$((2 * $(CORES))) || echo 8)
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-cluster test-healthy check bench bench-cluster scorecard judge pictures docs pyz dist lock audit clean FORCE
+.PHONY: help demo test test-long test-cluster test-healthy check bench bench-cluster scorecard judge classifier pictures docs pyz dist lock audit clean FORCE
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)$$/\1	\2/p' Makefile | expand -t 15
@@ -77,6 +77,9 @@ scorecard: .venv/dev ## judge mwatch on simulated jobs (RUNS=10000 SEED=1 JOBS=2
 
 judge: .venv/dev ## judge mwatch on public failure logs (CASES="words": only those)
 	@PYTHONPATH=tests $(PY) -m public $(CASES)
+
+classifier: .venv/dev .venv/classifier ## train what reads logs that no rule explains on the public ones (a minute)
+	@PYTHONPATH=tests $(PY) -m public.train
 
 pictures: .venv/dev .venv/demo ## take the pictures of the pages in docs/ from a real run, in Chromium (4 minutes)
 	@PYTHONPATH=tests $(PY) -m browser docs
@@ -138,6 +141,11 @@ endif
 .venv/demo: .venv/core
 	@echo 'mwatch: adding torch and megatron-core to .venv (4.7 GB, some two minutes)' >&2
 	@$(PIP) --editable '.[demo]'
+	@touch $@
+
+.venv/classifier: .venv/core
+	@echo 'mwatch: adding scikit-learn to .venv (60 MB, under a minute)' >&2
+	@$(PIP) --editable '.[classifier]'
 	@touch $@
 
 .venv/docs: .venv/core

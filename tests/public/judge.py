@@ -62,9 +62,13 @@ class Case:
 
     @property
     def right_actions(self) -> tuple[str, ...]:
-        """Without `none` where it leaves a person alone with a fault that was named."""
-        others = tuple(each for each in self.actions if each != "none")
-        return self.actions if _PASSING.intersection(self.causes) or not others else others
+        return right_actions(self.causes, self.actions)
+
+
+def right_actions(causes: tuple[str, ...], actions: tuple[str, ...]) -> tuple[str, ...]:
+    """Without `none` where it leaves a person alone with a fault that was named."""
+    others = tuple(each for each in actions if each != "none")
+    return actions if _PASSING.intersection(causes) or not others else others
 
 
 @dataclass(frozen=True, slots=True)

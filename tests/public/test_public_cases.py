@@ -8,7 +8,9 @@ import pytest
 
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
+from mwatch.replay.second_reading import packaged
 from public.judge import KINDS, Case, Judged, judge, judge_here, read_cases, summary
+from public.lessons import digest, is_held_out, learnt_from
 
 CASES = read_cases()
 
@@ -47,3 +49,27 @@ def test_the_command_says_the_same_of_a_file_and_of_a_pipe(case: Case) -> None:
     """Apart from the age of the log in the summary: a pipe has none."""
     here = judge_here(case).verdicts[0][1:4]
     assert [each[1:4] for each in judge(case).verdicts] == [here, here]
+
+
+def test_the_classifier_has_learnt_from_these_cases() -> None:
+    """Whoever changes a case trains it again: `make classifier`."""
+    assert packaged().digest == digest(learnt_from())
+
+
+def test_the_classifier_reads_logs_that_it_has_not_learnt_from() -> None:
+    others = [case for case in CASES if is_held_out(case)]
+    readings = [(case, packaged().read(case.text.splitlines())) for case in others]
+    right = [
+        case
+        for case, reading in readings
+        if reading is not None and reading.ranked(list(Cause))[0] in case.causes
+    ]
+    assert len(right) >= 0.85 * len(others), {case.name for case in others} - {
+        case.name for case in right
+    }
+
+
+def test_verdicts_on_logs_that_were_not_learnt_from_are_right(results: list[Judged]) -> None:
+    others = [each for each in results if is_held_out(each.case)]
+    right = sum(each.is_right for each in others)
+    assert right >= 0.9 * len(others), summary(others)

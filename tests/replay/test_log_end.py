@@ -203,7 +203,7 @@ def test_a_last_save_that_the_code_cannot_do_is_an_error_of_the_code(tmp_path: P
     assert read(tmp_path, *other.splitlines()).verdict.cause is Cause.FINISHED
 
 
-@pytest.mark.parametrize(("seconds", "cause"), [(21, Cause.UNKNOWN), (3000, Cause.HANG)])
+@pytest.mark.parametrize(("seconds", "cause"), [(21, Cause.HEALTHY), (3000, Cause.HANG)])
 def test_steps_without_a_time_need_a_long_silence(
     tmp_path: Path, seconds: int, cause: Cause
 ) -> None:
@@ -381,7 +381,7 @@ BROKEN_PIPE = (
 
 def test_an_exception_after_which_an_unknown_count_rises_was_caught(tmp_path: Path) -> None:
     rounds = [f"Federated learning round {n}. Test acc 71.{n}" for n in range(41, 46)]
-    assert read(tmp_path, rounds[0], *BROKEN_PIPE, *rounds[1:]).verdict.cause is Cause.UNKNOWN
+    assert read(tmp_path, rounds[0], *BROKEN_PIPE, *rounds[1:]).verdict.cause is Cause.HEALTHY
     assert read(tmp_path, *rounds, *BROKEN_PIPE).verdict.cause is Cause.CRASH
 
 

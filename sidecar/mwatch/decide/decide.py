@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from mwatch.decide import history, resume, verdict, witness
+from mwatch.decide import history, proposals, resume, verdict, witness
 from mwatch.decide.policy import (
     DEATH_DETECTORS,
     GIVE_UP_EXIT_CODE,
@@ -35,9 +35,6 @@ from mwatch.model.job import Job
 from mwatch.model.phase import DeadlineSlot
 from mwatch.model.settings import Settings
 
-_FIXES = {Cause.USER_ERROR: "fix the error", Cause.DATA: "fix the data, or leave the bad part out"}
-_SMALLER = "use a smaller micro batch, recompute activations or split the model further"
-_LEAK = "look for a leak, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _MOST_AGAIN = 10  # more would be longer than any limit
 _WAIT = "and the run may recover by itself: `mwatch restart`, or end it, if you know better"
 _UNPROVEN = "not acted on: the log does not prove it, nor show that the run has ended"
@@ -134,33 +131,6 @@ def _hidden_load_seconds(job: Job) -> float:
     return first or durations[DeadlineSlot.SAVING].median() or 0.0
 
 
-def after_stop(job: Job, finding: Finding, settings: Settings) -> str:
-    is_load = finding.cause is Cause.CHECKPOINT
-    before = finding.since_iteration
-    choice = resume.before_failed(job) if is_load else resume.choose(job, before=before)
-    place = "start again" if choice.iteration is None else f"resume from {choice.iteration}"
-    goes_back = RULES[finding.cause].resume is Resume.BEFORE_BAD
-    is_open = choice.nothing_complete or (goes_back and choice.nothing_known)
-    place = "choose by hand what to resume from" if is_open else place
-    if finding.cause is Cause.OOM:
-        return f"{_memory(job, settings)}, then {place}"
-    entry = job.catalogue.get(finding.fault or "")
-    general = entry.fix.rstrip(".") if entry else "find the cause"
-    fix = _FIXES.get(finding.cause) or (finding.comes_again and finding.next_step) or general
-    return f"{fix}, then {place}"
-
-
-def _memory(job: Job, settings: Settings) -> str:
-    """Memory that was enough for hundreds of iterations is not too small for the model."""
-    attempt = job.attempt
-    if attempt.iteration is None or attempt.first_iteration is None:
-        return _SMALLER
-    done = attempt.iteration - attempt.first_iteration + 1
-    if done < settings.act.long_run_iterations:
-        return _SMALLER
-    return f"it ran {done} iterations before: {_LEAK}"
-
-
 def in_a_row(job: Job, record: DecisionRecord) -> int:
     """Count how often Megatron asked for a rerun (exit 16) before, at this place."""
     count = 0
@@ -229,9 +199,13 @@ def advise(
     settings: Settings,
     *,
     has_worked: bool = False,
+    preferred: Action | None = None,
 ) -> Decision | None:
     """What a person should do about a finding of a recorded log that is not acted on; None:
-    nothing. `has_worked`: a count rose in lines of a form that no recogniser reads."""
+    nothing. `has_worked`: a count rose in lines of a form that no recogniser reads. `preferred`:
+    the action, where more is known of it than the cause."""
+    if preferred is Action.NONE:
+        return None
     rule = rule_of(finding)
     case = _Case(job, finding, findings, DecisionRecord(), settings, rule, (), _UNPROVEN)
     is_spike = finding.cause is Cause.LOSS_SPIKE
@@ -239,7 +213,10 @@ def advise(
     entry = job.catalogue.get(finding.fault or "")
     never_fits = finding.cause is Cause.UNSCHEDULABLE and entry and entry.fails_again
     gets_worse = finding.cause is Cause.SLOW and finding.comes_again
-    if never_fits or gets_worse or finding.cause in _FOR_A_PERSON or (is_spike and is_lasting):
+    is_for_a_person = finding.cause in _FOR_A_PERSON or never_fits or gets_worse
+    if preferred is Action.RESTART:
+        advised = _restart(case)
+    elif preferred is Action.STOP or is_for_a_person or (is_spike and is_lasting):
         advised = _stop(case, _NO_FIX)
     elif finding.cause is Cause.DRAINED:
         advised = _restart(case)
@@ -388,7 +365,7 @@ def _stop(case: _Case, reason: str, proposal: str | None = None) -> Decision:
         finding=case.finding,
         witnesses=case.witnesses,
         spends_budget=False,
-        proposal=proposal or after_stop(case.job, case.finding, case.settings),
+        proposal=proposal or proposals.after_stop(case.job, case.finding, case.settings),
     )
 
 

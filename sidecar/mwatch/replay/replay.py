@@ -24,7 +24,7 @@ from mwatch.evidence.flight_files import gather
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
 from mwatch.model.event import Error
-from mwatch.model.finding import LOG_END, Severity, Verdict
+from mwatch.model.finding import LOG_END, Finding, Severity, Verdict
 from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
@@ -38,6 +38,7 @@ from mwatch.replay.player import Player
 from mwatch.replay.pod_prefixes import SplitLogs, split_by_pod
 from mwatch.replay.quotes import quoted
 from mwatch.replay.recording import FRESH_SECONDS, Progress, Recording, open_recording
+from mwatch.replay.second_reading import reconsidered
 from mwatch.report.conclusion import RunConclusion
 from mwatch.report.log_ends import ends, of_replay
 from mwatch.report.model import IncidentStory, ReportClock, short
@@ -65,6 +66,14 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
     """`is_up`: the user said that the run was still up at the end."""
     recorder = player.recorder
     concluded = _end(recording, player, is_up=is_up, now=now)
+    if not is_up:
+        concluded = reconsidered(
+            concluded,
+            player.engine,
+            recording.tails,
+            recording.line_counts,
+            has_worked=player.log_end.has_worked,
+        )
     for incident in player.engine.incidents:
         recorder.incident(incident)
     report = recorder.report(is_over=True, concluded=concluded)
@@ -192,35 +201,51 @@ def _minutes(seconds: float) -> str:
 
 def nothing_read(recording: Recording, engine: Engine) -> RunReport:
     """The report if no line of the input is known."""
-    advised: Decision | None = None
-    cause, about, reason = Cause.BLIND, Cause.BLIND, "there is no data"
-    if recording.streams:
-        where = "the file" if len(_files(recording)) == 1 else f"{len(_files(recording))} files"
-        cause, text = Cause.UNKNOWN, f"no line of a trainer was found in {where}"
-        if recording.is_about_training:
-            text = f"no line in {where} shows progress or an error"
-        end = LogEnd()
-        complaint = end.from_words(recording.tails, recording.line_counts)
-        if complaint is not None:
-            cause, text = complaint.cause, complaint.summary
-            about, reason = cause, "nothing but the words of the log show it"
-            if not (is_only_words(complaint) and cause in _VAGUE_WORDS):
-                advised = advice_of(
-                    engine.job, complaint, (), engine.settings, has_worked=end.has_worked
-                )
-    else:
+    if not recording.streams:
         text = recording.notes[0] if recording.notes else "there is nothing to read"
+        concluded = _nothing_found(Cause.BLIND, text, "there is no data")
+    else:
+        concluded = _by_words(recording, engine)
+    verdict = concluded.verdict
     return RunReport(
         run=engine.job.run,
         mode="replay",
         clock=ReportClock(),
-        verdict=Verdict(cause, text, confidence=0.0),
-        decision=advised or Decision(Action.NONE, cause, 0, reason),
-        advice=advise(about, None, {}),
+        verdict=verdict,
+        decision=concluded.decision,
+        advice=advise(verdict.cause, None, {}),
+        findings=concluded.findings,
         files=_files(recording),
         lines=recording.lines,
-        notes=tuple(note for note in recording.notes if note != text),
+        notes=tuple(note for note in recording.notes if note != verdict.summary),
     )
+
+
+def _nothing_found(
+    cause: Cause, text: str, reason: str, finding: Finding | None = None
+) -> RunConclusion:
+    decision = Decision(Action.NONE, cause, 0, reason, finding=finding)
+    return RunConclusion(Verdict(cause, text, confidence=0.0), decision, None, ())
+
+
+def _by_words(recording: Recording, engine: Engine) -> RunConclusion:
+    """What the words of a log say in which no trainer is known."""
+    where = "the file" if len(_files(recording)) == 1 else f"{len(_files(recording))} files"
+    text = f"no line of a trainer was found in {where}"
+    if recording.is_about_training:
+        text = f"no line in {where} shows progress or an error"
+    concluded = _nothing_found(Cause.UNKNOWN, text, text)
+    end, tails, counts = LogEnd(), recording.tails, recording.line_counts
+    complaint = end.from_words(tails, counts)
+    if complaint is not None:
+        cause, words = complaint.cause, "nothing but the words of the log show it"
+        concluded = _nothing_found(cause, complaint.summary, words, complaint)
+        if not (is_only_words(complaint) and cause in _VAGUE_WORDS):
+            advised = advice_of(
+                engine.job, complaint, (), engine.settings, has_worked=end.has_worked
+            )
+            concluded = concluded._replace(decision=advised or concluded.decision)
+    return reconsidered(concluded, engine, tails, counts, has_worked=end.has_worked)
 
 
 def _files(recording: Recording) -> tuple[str, ...]:

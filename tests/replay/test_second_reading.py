@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the classifier adds to the verdict on a saved log, and what it leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mwatch.model.cause import Cause
+from mwatch.model.decision import Action
+from mwatch.replay.replay import ReplayRequest, replay
+from mwatch.report.run_report import RunReport
+from public.judge import Case, read_cases
+
+NOW = 1_800_000_000.0
+CASES = {case.name: case for case in read_cases()}
+LOST_PEER = (
+    "[rank1]: RuntimeError: [/opt/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:525] "
+    "Read error [10.0.0.1]:2284: Connection reset by peer"
+)
+LIKE = "reads like"
+STEP = "step {}/100 loss 2.{} lr 0.001"
+
+
+def read(folder: Path, text: str, until: str | None = None) -> RunReport:
+    file = folder / "train.log"
+    file.write_text(text)
+    return replay(ReplayRequest([str(file)], until=until), NOW)
+
+
+def case(name: str) -> Case:
+    """One that the classifier has not learnt from: see `public.lessons.HELD_OUT`."""
+    return CASES[name]
+
+
+def test_a_cause_that_no_rule_finds_is_named_with_the_line_that_speaks_for_it(
+    tmp_path: Path,
+) -> None:
+    report = read(tmp_path, case("felicia-openrlhf-engines-idle-silence").text)
+    assert (report.verdict.cause, report.decision.action) == (Cause.HANG, Action.RESTART)
+    assert report.decision.is_advice
+    lead = report.decision.finding
+    assert lead is not None and lead.is_guess
+    assert lead.evidence[0].text in case("felicia-openrlhf-engines-idle-silence").text
+    assert "reads like other logs with this cause" in report.verdict.summary
+
+
+def test_a_cause_that_only_words_show_gives_way_to_a_better_one(tmp_path: Path) -> None:
+    report = read(tmp_path, case("felicia-driver-xid-149-netir").text)
+    assert report.verdict.cause is Cause.HARDWARE
+    assert report.decision.action in (Action.STOP, Action.RESTART)
+    assert report.verdict.confidence is not None and report.verdict.confidence <= 0.8
+
+
+def test_warnings_that_steps_follow_are_no_fault(tmp_path: Path) -> None:
+    report = read(tmp_path, case("caltha-index-maps-built-then-train").text)
+    assert (report.verdict.cause, report.decision.action) == (Cause.HEALTHY, Action.NONE)
+    assert "breaks off" in report.verdict.summary  # it does not hide what it cannot know
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_fault_that_steps_follow_is_none(tmp_path: Path, steps: int) -> None:
+    start = [f"{word} is ready" for word in ("model", "loader", "optimizer", "mesh", "store")]
+    lines = [*start, LOST_PEER, *(STEP.format(number, 9 - number) for number in range(steps))]
+    report = read(tmp_path, "\n".join(lines) + "\n")
+    assert (report.verdict.cause in (Cause.FABRIC, Cause.CRASH)) is (steps == 0)
+    assert (report.decision.action is Action.NONE) is (steps > 0)
+
+
+def test_steps_without_any_trouble_may_be_those_of_a_run_that_stands_still(
+    tmp_path: Path,
+) -> None:
+    report = read(tmp_path, "".join(f"{STEP.format(n, 9 - n)}\n" for n in range(1, 9)))
+    assert report.verdict.cause is Cause.UNKNOWN
+
+
+def test_a_run_that_is_up_is_not_read_a_second_time(tmp_path: Path) -> None:
+    text = case("caltha-index-maps-built-then-train").text
+    shown = (read(tmp_path, text).verdict, read(tmp_path, text, until="now").verdict)
+    assert [LIKE in each.summary for each in shown] == [True, False]
+
+
+def test_what_a_detector_proved_stands(tmp_path: Path) -> None:
+    """An image without a shell reads like an error of the code, but the way it ended is known."""
+    report = read(tmp_path, case("erica-pyxis-switchroot-no-bash").text)
+    assert report.verdict.cause is Cause.IMAGE
+    assert LIKE not in report.verdict.summary
+
+
+def test_a_few_lines_are_for_the_rules(tmp_path: Path) -> None:
+    assert read(tmp_path, f"{LOST_PEER}\n").verdict.cause is Cause.FABRIC
+    few = case("felicia-driver-xid-149-netir").text.splitlines()[-7:]
+    assert LIKE not in read(tmp_path, "\n".join(few)).verdict.summary
+
+
+def test_numbers_are_for_detectors(tmp_path: Path) -> None:
+    """Losses that rise are a spike, whatever the words of the log are like."""
+    rising = "".join(f"step {n}/100 loss {2.0 + max(0, n - 12) * 1.5:.2f}\n" for n in range(1, 20))
+    report = read(tmp_path, f"WARNING: could not find index map files\n{rising}")
+    assert report.verdict.cause is not Cause.HEALTHY
