@@ -23,7 +23,7 @@ from mwatch.detect.shared.last_lines import (
     started_anew,
     stood_still,
 )
-from mwatch.detect.shared.loss_lines import bad_numbers, worse_since_resume
+from mwatch.detect.shared.loss_lines import bad_numbers, has_loss, worse_since_resume
 from mwatch.detect.shared.words import Complaint
 from mwatch.model.cause import Cause
 from mwatch.model.finding import LOG_END, Evidence, Finding, Severity
@@ -38,10 +38,15 @@ _KILLED = re.compile(r"SIGKILL|(?:code|status|exitcode|signal)\W{1,6}(?:-9|9|137
 _ASKED_TO_END = re.compile(
     r"SIGTERM|\b15 death signal|signal\W{1,4}15\b|(?:code|status|exitcode)\W{1,6}(?:-15|143)\b"
 )
+_PEER_GONE = re.compile(r"\bpeer\b|ncclRemoteError|remote process")
 _WAITS = re.compile(r"\bFile \"[^\"]{0,300}torch/distributed/[^\"]{1,200}\", line \d+, in ")
 _LAST_FRAMES = 6  # lines
 _INTERRUPT = re.compile(r"\bKeyboardInterrupt\b")
+_SUCCEEDED = re.compile(r"\bworker group (?:successfully )?finished\b.{0,40}(?:SUCCEEDED|Waiting)")
 _LAST_WORDS = 30  # lines
+_FROM_OUTSIDE = (
+    Cause.LOST_POD, Cause.PREEMPTED, Cause.KILLED, Cause.DRAINED, Cause.HARDWARE, Cause.FABRIC,
+)  # fmt: skip
 _OF_NUMBERS = (Cause.LOSS_SPIKE, Cause.NAN, Cause.SLOW)
 _BY_ITS_WORDS = "By its words the log ends with this cause"
 _ENDS = {
@@ -78,13 +83,19 @@ def explained(
 def after_new_start(
     lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
 ) -> Finding | None:
-    """The losses jumped because the run began anew instead of resuming; None: not so."""
-    if lead.cause is not Cause.LOSS_SPIKE:
+    """The losses jumped because the run began anew instead of resuming, or it did so after an end
+    that nothing of the run had caused; None: not so."""
+    if lead.cause is not Cause.LOSS_SPIKE and lead.cause not in _FROM_OUTSIDE:
         return None
+    last = max((each.line or 0 for each in lead.evidence), default=0)
     for file, tail in tails.items():
-        anew = started_anew(last_lines(tail, line_counts.get(file, 0)))
-        if anew is not None:
-            return by_words(file, anew, lead)
+        lines = last_lines(tail, line_counts.get(file, 0))
+        anew = started_anew(lines)
+        if anew is None:
+            continue
+        trains = any(has_loss(text) for number, text in lines if number > max(last, anew.line))
+        if lead.cause is Cause.LOSS_SPIKE or (anew.line > last and trains):
+            return by_words(file, anew, lead if lead.cause is Cause.LOSS_SPIKE else None)
     return None
 
 
@@ -104,12 +115,16 @@ def worse_than_before(
 def after_its_end(
     lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
 ) -> Finding | None:
-    """Somebody interrupted what was left of a run that had reported its end; None: not so."""
-    if not any(_INTERRUPT.search(each.text) for each in lead.evidence):
-        return None
+    """Somebody interrupted what was left of a run that had reported its end, or its launchers lost
+    each other after it; None: not so."""
     file, before = _lines_before(lead, tails, line_counts)
     last = before[-_LAST_WORDS:]
-    done = next((each for each in reversed(last) if is_completed(each[1])), None)
+    if any(_INTERRUPT.search(each.text) for each in lead.evidence):
+        done = next((each for each in reversed(last) if is_completed(each[1])), None)
+    elif lead.cause is Cause.FABRIC:
+        done = next((each for each in reversed(last) if _SUCCEEDED.search(each[1])), None)
+    else:
+        done = None
     if done is None:
         return None
     return by_words(file, Complaint(Cause.FINISHED, done[0], done[1].strip()), None)
@@ -132,6 +147,8 @@ def of_cluster(
     is_asked = lead.cause is Cause.KILLED and any(
         _ASKED_TO_END.search(each.text) for each in lead.evidence
     )
+    if lead.cause is Cause.FABRIC and any(_PEER_GONE.search(each.text) for each in lead.evidence):
+        return _shown_before(lead, tails, line_counts, taken_away)
     if not is_asked and lead.cause not in (Cause.LOST_POD, Cause.UNSCHEDULABLE):
         return None
     for file, tail in tails.items():

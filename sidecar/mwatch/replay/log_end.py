@@ -42,12 +42,14 @@ from mwatch.detect.shared.loss_lines import (
     impossible_since_load,
     jumped,
     lost_at_once,
+    lost_its_loss,
     never_falls,
     nothing_learnt,
     spiked,
     stays_high,
     worse_since_resume,
 )
+from mwatch.detect.shared.save_lines import saves_fail
 from mwatch.detect.shared.speed_lines import (
     compared,
     flushes_memory,
@@ -101,9 +103,9 @@ _AS_VAGUE = (Cause.CRASH, Cause.KILLED)
 
 _LOOKS = (
     bad_numbers, stood_still, members_missing, started_anew, worse_since_resume,
-    impossible_since_load, lost_at_once, jumped, stays_high, climbs, spiked,
+    impossible_since_load, lost_at_once, lost_its_loss, jumped, stays_high, climbs, spiked,
     nothing_learnt, never_falls, empty_shards, waits_for_data, keeps_failing, trials_pending,
-    flushes_memory, killed_for_memory,
+    flushes_memory, killed_for_memory, saves_fail,
 )  # fmt: skip
 """What the last lines may show where nothing complains."""
 _SLOWS_DOWN = (partial(slows_down, has_bars=False), partial(slows_down, has_bars=True))

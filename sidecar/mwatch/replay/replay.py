@@ -72,6 +72,7 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
             player.engine,
             recording.tails,
             recording.line_counts,
+            has_steps=player.engine.job.attempt.iteration is not None,
             has_worked=player.log_end.has_worked,
         )
     for incident in player.engine.incidents:
@@ -245,7 +246,9 @@ def _by_words(recording: Recording, engine: Engine) -> RunConclusion:
                 engine.job, complaint, (), engine.settings, has_worked=end.has_worked
             )
             concluded = concluded._replace(decision=advised or concluded.decision)
-    return reconsidered(concluded, engine, tails, counts, has_worked=end.has_worked)
+    return reconsidered(
+        concluded, engine, tails, counts, has_steps=False, has_worked=end.has_worked
+    )
 
 
 def _files(recording: Recording) -> tuple[str, ...]:

@@ -55,16 +55,17 @@ _NONE_IS_RIGHT = frozenset(
 """Causes on which nobody, or somebody else, may have to act."""
 _BY_NUMBERS = frozenset(
     {
-        Cause.SLOW, Cause.LOSS_SPIKE, Cause.LOSS_STUCK, Cause.LOSS_SCALE_COLLAPSE, Cause.NAN,
+        Cause.LOSS_SPIKE, Cause.LOSS_STUCK, Cause.LOSS_SCALE_COLLAPSE, Cause.NAN,
         Cause.RESUME_DIVERGED,
     }
 )  # fmt: skip
 """What numbers show is for detectors to judge: the classifier reads none."""
+_STANDS = _BY_NUMBERS | {Cause.SLOW, Cause.DELETED_BY_USER}
 _BY_COMPARISON = frozenset({"collective-mismatch", "ranks-hold-other-models"})
 """Faults that show in how the lines of ranks differ, not in their words."""
 _FEWEST_LINES = 8
 """Fewer say too little beside the rules: it has learnt from excerpts of ten lines and more."""
-_WHILE_IT_RUNS = frozenset({Cause.STARTED_FROM_RANDOM, Cause.HANG})
+_WHILE_IT_RUNS = frozenset({Cause.STARTED_FROM_RANDOM, Cause.HANG, Cause.SLOW})
 """Any other fault would have ended a run that printed steps after the last line of trouble."""
 _LEAST, _MOST = 0.5, 0.8
 """Confidence, for no lead and for one of `_CERTAIN`: of a hundred such causes that were not learnt
@@ -89,9 +90,11 @@ def second_opinion(
     lead: Finding | None,
     tails: Mapping[str, bytes],
     line_counts: Mapping[str, int],
+    *,
+    has_steps: bool,
 ) -> Opinion | None:
     """None: what was found stands. `cause`: the verdict so far, by `lead`; `tails`: the ends of all
-    files, which have `line_counts` lines."""
+    files, which have `line_counts` lines; `has_steps`: detectors have judged their numbers."""
     if cause is not Cause.UNKNOWN and (lead is None or lead.detector != LOG_END):
         return None
     lines = [
@@ -99,14 +102,14 @@ def second_opinion(
         for file, tail in tails.items()
         for number, text in last_lines(tail, line_counts.get(file, 0))
     ]
-    if len(lines) < _FEWEST_LINES or cause in _BY_NUMBERS:
+    if len(lines) < _FEWEST_LINES or cause in _STANDS:
         return None
     if lead is not None and lead.fault in _BY_COMPARISON:
         return None
     reading = packaged().read([each.text for each in lines])
     if reading is None:
         return None
-    first, second = reading.ranked(_possible(cause, lines))[:2]
+    first, second = reading.ranked(_possible(cause, lines, has_steps=has_steps))[:2]
     over = second if cause is Cause.UNKNOWN or cause not in reading.causes else cause
     ahead, score = reading.causes[first] - reading.causes[over], reading.causes[first]
     least = _KNOWN if cause is not Cause.UNKNOWN else _WELL_IF if first in _WELL else _UNKNOWN
@@ -120,16 +123,17 @@ def second_opinion(
     return Opinion(first, _action(first, reading), round(confidence, 2), lines[line])
 
 
-def _possible(cause: Cause, lines: Sequence[Evidence]) -> frozenset[Cause]:
+def _possible(cause: Cause, lines: Sequence[Evidence], *, has_steps: bool) -> frozenset[Cause]:
     """What may be the cause of a log whose verdict is `cause` so far."""
     if cause is not Cause.UNKNOWN:
         return frozenset(Cause) - _WELL
+    by_numbers = _BY_NUMBERS if has_steps else frozenset()
     trouble = [number for number, each in enumerate(lines) if TROUBLE.search(each.text)]
     if not trouble:  # it may be that of a run that stands still
-        return frozenset(Cause) - _WELL - _BY_NUMBERS
+        return frozenset(Cause) - {Cause.HEALTHY} - by_numbers
     if _goes_on(lines, trouble[-1]):
-        return _WELL | _WHILE_IT_RUNS
-    return frozenset(Cause) - _BY_NUMBERS
+        return _WELL | _WHILE_IT_RUNS | (_BY_NUMBERS - by_numbers)
+    return frozenset(Cause) - by_numbers
 
 
 def _goes_on(lines: Sequence[Evidence], line: int) -> bool:
@@ -151,12 +155,13 @@ def reconsidered(
     tails: Mapping[str, bytes],
     line_counts: Mapping[str, int],
     *,
+    has_steps: bool,
     has_worked: bool,
 ) -> RunConclusion:
     """The conclusion after a second reading of the last lines; the same one if that adds nothing.
-    `has_worked`: a count rose in lines of a form that no recogniser reads."""
-    lead = concluded.decision.finding
-    opinion = second_opinion(concluded.verdict.cause, lead, tails, line_counts)
+    `has_steps`: recognisers read some; `has_worked`: a count rose in other lines."""
+    lead, cause = concluded.decision.finding, concluded.verdict.cause
+    opinion = second_opinion(cause, lead, tails, line_counts, has_steps=has_steps)
     if opinion is None:
         return concluded
     others = tuple(each for each in concluded.findings if each.detector != LOG_END)

@@ -12,6 +12,7 @@ from mwatch.detect.shared.loss_lines import (
     impossible_since_load,
     jumped,
     lost_at_once,
+    lost_its_loss,
     never_falls,
     nothing_learnt,
     spiked,
@@ -340,3 +341,20 @@ def test_a_loss_that_rises_from_line_to_line(losses: list[float], is_climbing: b
     assert (climbs(enumerate(lines, 1)) is not None) is is_climbing
     rewarded = [f"{line} reward: 0.4" for line in lines]
     assert climbs(enumerate(rewarded, 1)) is None
+
+
+def test_a_loss_that_is_zero_from_one_line_on_is_lost() -> None:
+    lines = [f"step {n} loss: 0.4{n}" for n in range(1, 5)]
+    zero = [f"step {n} loss: 0.0" for n in range(5, 9)]
+    found = lost_its_loss(enumerate([*lines, *zero], 1))
+    assert found is not None and (found.cause, found.line) == (Cause.LOSS_STUCK, 5)
+    assert lost_its_loss(enumerate([*lines, *zero, "step 9 loss: 0.4"], 1)) is None
+    assert lost_its_loss(enumerate([*lines, *(f"{line} reward: 0.5" for line in zero)], 1)) is None
+    assert lost_its_loss(enumerate(zero, 1)) is None
+
+
+def test_a_high_loss_that_is_the_same_after_a_long_training_is_stuck_in_few_lines() -> None:
+    losses = (10.98812, 10.98794, 10.98821, 10.98803)
+    lines = [f"iteration {500 * n} | lm loss: {loss}" for n, loss in enumerate(losses, 1)]
+    assert never_falls(enumerate(lines, 1)) is not None
+    assert never_falls(enumerate([line.replace("10.98", "1.98") for line in lines], 1)) is None

@@ -34,7 +34,7 @@ _DRAINED = re.compile(
     r"|\bdrain(?:ed)? (?:detected|via)\b|\bnode/\S{1,80} (?:cordoned|drained)\b"
     r"|\bCordoned node\b|\bConsolidating via \w{1,20}, terminating \d{1,6} nodes?\b"
 )
-_LAST_STATE = re.compile(r"Last State:\s+Terminated\b")
+_LAST_STATE = re.compile(r"(?:Last )?State:\s+Terminated\b")
 _OOM_KILLED = re.compile(r"Reason:\s+OOMKilled\b")
 _KINDS = (
     (_SUSPENDED, Cause.SUSPENDED),
@@ -44,7 +44,7 @@ _KINDS = (
 
 
 def killed_for_memory(lines: Iterable[tuple[int, str]]) -> Complaint | None:
-    """`kubectl describe` shows that the last container was killed for its memory. That is of now,
+    """`kubectl describe` shows that the container was killed for its memory. That is of now,
     also where the log of that container was pasted below it."""
     is_last = False
     for number, line in lines:

@@ -34,7 +34,8 @@ _IS_RESTART = re.compile(
 _FROM_SCRATCH = re.compile(
     r"\b(?:train|start|initiali[sz]|begin)\w*(?: training| new model)? from (?:scratch|step 0"
     r"|iteration 0"
-    r"|random)\b|\bno (?:existing |previous )?(?:autoresume )?checkpoints? (?:was |were )?found\b"
+    r"|random)\b|\bno checkpoint given\b"
+    r"|\bno (?:existing |previous )?(?:autoresume )?checkpoints? (?:was |were )?found\b"
     r"|\blast_checkpoint = None\b",
     re.I,
 )

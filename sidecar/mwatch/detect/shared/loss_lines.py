@@ -62,6 +62,7 @@ _STEADY_BEFORE = 4  # losses, after which less is enough:
 _OFF = (0.05, 8.0)  # share of the loss, and times the distance between the losses before
 _FLAT = 0.0005  # share of the loss within which all of them lie
 _FLAT_LINES, _SAME_LINES, _MANY = 6, 9, 20
+_FAR_LINES = 4  # of a high loss, that are a long training apart
 _CROSS_ENTROPY = re.compile(r"cross_?entropy|^lm_?loss", re.I)
 _BY_CHANCE = 16.0  # the logarithm of nine million tokens
 _FLAT_HIGH, _FLAT_HIGH_LINES = 0.004, 12  # where the loss is as high as at first
@@ -236,6 +237,18 @@ def nothing_learnt(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     return Complaint(cause, *found[0]) if len(found) >= _FEW else None
 
 
+def lost_its_loss(lines: Iterable[tuple[int, str]]) -> Complaint | None:
+    """A loss that was none for lines is exactly 0 from one line on."""
+    for printed in _of_training(lines).values():
+        begin = next((at for at, (loss, _, _) in enumerate(printed) if not loss), 0)
+        before, since = printed[:begin], printed[begin:]
+        is_zero = len(since) >= _FEW and not any(loss for loss, _, _ in since)
+        is_learning = len(before) >= _FEW and min(loss for loss, _, _ in before) > _NO_STEP
+        if is_zero and is_learning and not _REWARDED.search(since[0][2]):
+            return Complaint(Cause.LOSS_STUCK, since[0][1], since[0][2].strip())
+    return None
+
+
 def worse_since_resume(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """Since a checkpoint was loaded, the losses of one name are far above those before, from one of
     the first on."""
@@ -357,7 +370,9 @@ def never_falls(lines: Iterable[tuple[int, str]]) -> Complaint | None:
 
 def _never_falls(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     losses = [loss for loss, _, _ in printed]
-    if len(losses) < _FLAT_LINES or not all(map(isfinite, losses)) or min(losses) <= 0:
+    is_far = losses[0] > _HIGH_LOSS and _iterations(printed) >= _LONG_TRAINING
+    least = _FAR_LINES if is_far else _FLAT_LINES
+    if len(losses) < least or not all(map(isfinite, losses)) or min(losses) <= 0:
         return None
     is_high = min(losses) > _HIGH_LOSS and len(losses) >= _FLAT_HIGH_LINES
     exact = sum(len(repr(loss).replace(".", "").strip("0")) >= _DIGITS for loss in losses)

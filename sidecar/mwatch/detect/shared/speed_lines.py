@@ -26,7 +26,7 @@ _RATES = (
     re.compile(
         rf"\b(?P<name>tps|tgs|wps|SamplesPerSec"
         rf"|{_COUNTS}(?:/|_per_|[ _]per[ _])s(?:ec(?:ond)?)?\w{{0,16}}"
-        rf"|throughput\w{{0,24}})[\"']?\s{{0,8}}[:=|]\s{{0,8}}{_VALUE}\b",
+        rf"|throughput\w{{0,24}})[\"']?\s{{0,8}}[:=|~]\s{{0,8}}{_VALUE}\b",
         re.I,
     ),
     re.compile(rf"\b{_VALUE} (?P<name>{_COUNTS}/s(?:ec(?:ond)?)?)\b", re.I),

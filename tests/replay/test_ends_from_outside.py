@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Excerpts in which something else than the last error says how the run ended, or went on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mwatch.model.cause import Cause
+from support.runs.recorded import read
+
+
+def test_a_peer_that_is_gone_was_taken_away_above(tmp_path: Path) -> None:
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 6)]
+    events = ["5m1s  Normal  DisruptionTerminating  node/n3  Disrupting Node: Underutilized/Delete"]
+    gone = "RuntimeError: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.3]:481"
+    for lines, cause in (((*steps, *events, gone), Cause.DRAINED), ((*steps, gone), Cause.FABRIC)):
+        assert read(tmp_path, *lines).decision.cause is cause
+
+
+def test_launchers_that_lose_each_other_after_success_have_finished(tmp_path: Path) -> None:
+    done = "INFO:torch.distributed.elastic:Local worker group finished ({}). Waiting 300 seconds"
+    barrier = [
+        "ERROR:torch.distributed.elastic.agent.server.api:Error waiting on exit barrier.",
+        "Traceback (most recent call last):",
+        '  File "/env/torch/distributed/elastic/utils/store.py", line 34, in get_all',
+        "RuntimeError: Connection reset by peer",
+    ]
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 6)]
+    assert read(tmp_path, *steps, done.format("SUCCEEDED"), *barrier).decision.cause is (
+        Cause.FINISHED
+    )
+    assert read(tmp_path, *steps, *barrier).decision.cause is Cause.FABRIC
+
+
+def test_a_run_that_begins_anew_after_it_lost_a_node_went_wrong_there(tmp_path: Path) -> None:
+    before = [f"(INFO): step: {n}, loss: {9 - n}.1" for n in range(1, 6)]
+    before.append("slurmstepd: error: *** JOB 77 ON p5 CANCELLED AT 2024-08-12 DUE TO NODE FAILURE")
+    anew = ["(INFO): No checkpoint given, training from random initialization"]
+    after = [f"(INFO): step: {n}, loss: 9.{n}" for n in range(1, 3)]
+    assert read(tmp_path, *before, *anew, *after).decision.cause is Cause.STARTED_FROM_RANDOM
+    assert read(tmp_path, *before, *anew).decision.cause is Cause.LOST_POD
+
+
+def test_saves_that_fail_one_after_the_other_are_overdue(tmp_path: Path) -> None:
+    steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 7)]
+    failed = "W1129 checkpoint_manager.py:1102] Checkpoint {} was not finalized"
+    lines = [steps[0], steps[1], failed.format(2), steps[2], steps[3], failed.format(4), steps[4]]
+    assert read(tmp_path, *lines).decision.cause is Cause.CHECKPOINT_OVERDUE
+    saved = "successfully saved checkpoint from iteration 5"
+    assert read(tmp_path, *lines, saved, steps[5]).decision.cause is not Cause.CHECKPOINT_OVERDUE
+    assert read(tmp_path, *lines[:5]).decision.cause is not Cause.CHECKPOINT_OVERDUE
