@@ -81,7 +81,10 @@ _NO_MODEL = re.compile(
     re.I,
 )
 """What it was to begin with is not there; the folder of the run itself is empty at its start."""
-_OF_SPEED = re.compile(r"temperature|clocks|throttle|slowdown")
+_OF_SPEED = re.compile(r"temperature|clocks|throttle|slowdown|PERFORMANCE")
+_SHARE = re.compile(r"\b(\d{1,3}) ?%")
+_IDLE, _BUSY = 2, 97  # per cent
+_SHOWN = 12  # lines
 _LOOKED = re.compile(
     r"^(?:\S{0,80}[$#>] |\([\w-]{1,40}\) \S{1,80}[$#] |\[[^\]\n]{1,80}\][$#] )"
     r"(?:\w+; ?)?(?:sudo )?(?:ssh [\w.@-]{1,80} )?"
@@ -401,13 +404,21 @@ def prepares_data(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     return last
 
 
+def _computes(lines: Sequence[tuple[int, str]]) -> bool:
+    """Whether GPUs are neither idle nor all at 100 %, as they are in a collective that waits."""
+    shown = (each for _, line in lines[:_SHOWN] for each in _SHARE.findall(line[:MAX_LINE]))
+    return any(_IDLE < int(share) < _BUSY for share in shown)
+
+
 def stood_still(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """A bar that stays at zero, a table of nccl-tests without a row, or what somebody typed to see
     why nothing comes any more."""
     is_begun, found, table = False, None, None
-    for number, line in lines:
+    lines = list(lines)
+    for at, (number, line) in enumerate(lines):
         text = line[:MAX_LINE]
         is_looked = _LOOKED.search(text) and not _OF_SPEED.search(text)
+        is_looked = is_looked and not _computes(lines[at + 1 :])
         if is_begun and (is_looked or _NOTED.search(text)):
             return Complaint(Cause.HANG, number, line.strip())
         bar = _AT_ZERO.search(text)
