@@ -7,15 +7,32 @@ from __future__ import annotations
 from pathlib import Path
 
 from mwatch.model.cause import Cause
+from mwatch.model.decision import Action
 from support.runs.recorded import read
 
 
 def test_a_peer_that_is_gone_was_taken_away_above(tmp_path: Path) -> None:
     steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 6)]
-    events = ["5m1s  Normal  DisruptionTerminating  node/n3  Disrupting Node: Underutilized/Delete"]
+    events = (
+        "5m1s  Normal  DisruptionTerminating  node/n3  Disrupting Node: Underutilized/Delete",
+        "deprovisioning via consolidation delete, terminating 1 machines n3/g5.12xlarge/on-demand",
+    )
     gone = "RuntimeError: [gloo/transport/tcp/pair.cc:598] Connection closed by peer [10.0.0.3]:481"
-    for lines, cause in (((*steps, *events, gone), Cause.DRAINED), ((*steps, gone), Cause.FABRIC)):
-        assert read(tmp_path, *lines).decision.cause is cause
+    for event in events:
+        assert read(tmp_path, *steps, event, gone).decision.cause is Cause.DRAINED
+    assert read(tmp_path, *steps, gone).decision.cause is Cause.FABRIC
+
+
+def test_sockets_instead_of_a_fast_network_are_for_a_person_to_change(tmp_path: Path) -> None:
+    line = " iteration {:8d}/ 100 | elapsed time per iteration (ms): 900.0 | lm loss: {}.0E+00 |"
+    steps = [line.format(n, 9 - n) for n in range(1, 6)]
+    nccl = [
+        f"node-{number}:77:9{number} [0] NCCL {text}"
+        for number in range(2)
+        for text in ("WARN NET/OFI plugin initialization failed", "INFO Using network Socket")
+    ]
+    decision = read(tmp_path, *nccl, *steps).decision
+    assert decision.is_advice and (decision.cause, decision.action) == (Cause.SLOW, Action.STOP)
 
 
 def test_launchers_that_lose_each_other_after_success_have_finished(tmp_path: Path) -> None:

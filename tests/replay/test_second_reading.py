@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mwatch.cli.render.report import render_diagnosis
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
 from mwatch.replay.replay import ReplayRequest, replay
@@ -100,3 +101,23 @@ def test_numbers_are_for_detectors(tmp_path: Path) -> None:
     rising = "".join(f"step {n}/100 loss {2.0 + max(0, n - 12) * 1.5:.2f}\n" for n in range(1, 20))
     report = read(tmp_path, f"WARNING: could not find index map files\n{rising}")
     assert report.verdict.cause is not Cause.HEALTHY
+
+
+def test_a_failure_that_comes_again_is_not_advised_to_be_restarted(tmp_path: Path) -> None:
+    report = read(tmp_path, case("drosera-torchrun-summary-without-traceback").text)
+    assert (report.verdict.cause, report.decision.action) == (Cause.CRASH, Action.STOP)
+    assert report.decision.is_advice and report.acted_at is None
+    assert "come again after a restart" in (report.decision.proposal or "")
+    own = report.attempts[-1].decision  # what it would do to a run that it watches
+    assert own is not None and own.action is Action.RESTART
+    shown = "".join(text for line in render_diagnosis(report) for text, _ in line)
+    assert "advises: stop the job; it would itself restart from what the trainer finds" in shown
+
+
+@pytest.mark.parametrize("until", [None, "now"])
+def test_a_restart_from_a_known_checkpoint_stands(tmp_path: Path, until: str | None) -> None:
+    """As does every decision about a run that is still up."""
+    saved = "successfully saved checkpoint from iteration      10 to /ckpt"
+    text = case("drosera-torchrun-summary-without-traceback").text
+    report = read(tmp_path, f"{saved}\n{text}" if until is None else text, until)
+    assert report.decision.action is Action.RESTART

@@ -102,13 +102,15 @@ _AS_VAGUE = (Cause.CRASH, Cause.KILLED)
 
 
 _LOOKS = (
-    bad_numbers, stood_still, members_missing, started_anew, worse_since_resume,
+    stood_still, members_missing, started_anew, worse_since_resume,
     impossible_since_load, lost_at_once, lost_its_loss, jumped, stays_high, climbs, spiked,
     nothing_learnt, never_falls, empty_shards, waits_for_data, keeps_failing, trials_pending,
     flushes_memory, killed_for_memory, saves_fail,
 )  # fmt: skip
 """What the last lines may show where nothing complains."""
 _SLOWS_DOWN = (partial(slows_down, has_bars=False), partial(slows_down, has_bars=True))
+_FOR_A_PERSON = (*_SLOWS_DOWN, slow_network)
+"""What does not get better until somebody changes something."""
 _CLEAR = (killed_for_memory, lost_at_once, jumped, stays_high, climbs, empty_shards)
 """Those of them that show a state which lasts."""
 
@@ -215,9 +217,10 @@ class LogEnd:
             taken = taken_away(lines) if lead is None else None
             if taken is not None and taken.cause is Cause.SUSPENDED:
                 return by_words(file, taken, None)
-            if lead is None and ended is None:
-                done = stopped_short(lines) or completed(lines)
-                ended = by_words(file, done, None) if done else None
+            may_be_done = lead is None and ended is None
+            if may_be_done and (done := stopped_short(lines) or completed(lines)) is not None:
+                ended = by_words(file, done, None)
+                harmless = harmless | {(file, done.line)}
             if lead is None and ends_well(lines):
                 continue
             counted = counted_until(lines)
@@ -243,7 +246,7 @@ class LogEnd:
                 complaint = complaint or taken
             if complaint is not None and (lead is None or complaint.cause not in _AS_VAGUE):
                 found = by_words(file, complaint, lead, is_clear=look in _CLEAR)
-                return replace(found, comes_again=look in _SLOWS_DOWN)
+                return replace(found, comes_again=look in _FOR_A_PERSON)
         return ended
 
     def _known_fault(
@@ -267,11 +270,12 @@ class LogEnd:
 
 def _looks(is_known: bool) -> Iterator[Callable[[Sequence[tuple[int, str]]], Complaint | None]]:
     """`is_known`: a recogniser read steps of these lines, so no bar is that of a download."""
+    yield bad_numbers
+    yield _SLOWS_DOWN[is_known]
     yield from _LOOKS
     if is_known:
         yield slow_network
     yield compared
-    yield _SLOWS_DOWN[is_known]
     yield partial(slowed, has_bars=is_known)
     if is_known:
         yield pod_deleted

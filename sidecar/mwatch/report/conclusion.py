@@ -144,7 +144,10 @@ class Conclusions:
 
     def last_attempt(self, concluded: RunConclusion) -> AttemptReport:
         cause, summary = concluded.verdict.cause, concluded.verdict.summary
-        return _report(self._engine.job.attempt, cause, summary, concluded.decision)
+        attempt, decision = self._engine.job.attempt, concluded.decision
+        taken = self.actions.get(attempt.number)
+        own = taken[0] if taken and decision.is_advice else decision
+        return _report(attempt, cause, summary, own)
 
     def past_attempt(self, attempt: Attempt) -> AttemptReport:
         look, taken = self._looks.get(attempt.number), self.actions.get(attempt.number)

@@ -341,3 +341,17 @@ def test_what_programs_print_when_they_end_does_not_hide_the_end() -> None:
 def test_rows_of_a_benchmark_are_progress() -> None:
     rows = [f"    {size}      8388608     float     sum      -1   1204.3" for size in (1, 2, 3, 4)]
     assert counted_until(enumerate(["ssh: Could not resolve hostname w-1", *rows], 1)) == 4
+
+
+@pytest.mark.parametrize(("share", "is_hang"), [(0, True), (100, True), (64, False)])
+def test_a_table_of_gpus_that_work_is_no_standstill(share: int, is_hang: bool) -> None:
+    row = f"|  0%   54C    P0   310W / 400W |  61022MiB / 81920MiB |  {share}%   Default |"
+    lines = ["epoch 2: loss 1.9", "$ nvidia-smi", row]
+    assert (stood_still(enumerate(lines, 1)) is not None) is is_hang
+
+
+def test_a_trainer_whose_data_ran_out_ended_early() -> None:
+    lines = ["step: 40  loss: 6.2", "Ran out of data; last step was canceled."]
+    found = stopped_short(list(enumerate([*lines, "Training completed"], 1)))
+    assert found is not None and found.cause is Cause.FINISHED_EARLY
+    assert stopped_short(list(enumerate([*lines, "step: 50  loss: 6.1"], 1))) is None

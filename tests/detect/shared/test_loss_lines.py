@@ -358,3 +358,24 @@ def test_a_high_loss_that_is_the_same_after_a_long_training_is_stuck_in_few_line
     lines = [f"iteration {500 * n} | lm loss: {loss}" for n, loss in enumerate(losses, 1)]
     assert never_falls(enumerate(lines, 1)) is not None
     assert never_falls(enumerate([line.replace("10.98", "1.98") for line in lines], 1)) is None
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "iter {} step {}: loss 10.9127, iter time: 308.93ms",
+        "train  Epoch 0:  3%|| {}/3710 [05:10<3:01:12, 3.01s/ba, loss/train/total=10.9127]  {}",
+    ],
+)
+def test_iterations_are_counted_from_zero_and_in_bars(form: str) -> None:
+    counts = [0, 1, 2, 3, 2812, 2813, 2814]
+    lines = [*(form.format(count, count) for count in counts), "loss/train/total 10.9127"]
+    found = never_falls(enumerate(lines, 1))
+    assert found is not None and found.cause is Cause.LOSS_STUCK
+    assert never_falls(enumerate(lines[:4], 1)) is None
+
+
+def test_a_loss_of_few_digits_is_stuck_after_many_iterations_not_many_lines() -> None:
+    bar = "Epoch 0:  9%| | {}/3125 [14:09<2:18:44, 2.74s/it, loss=10.40]"
+    assert never_falls(enumerate([bar.format(300 + n) for n in range(20)], 1)) is not None
+    assert never_falls(enumerate([bar.format(300 + n % 2) for n in range(20)], 1)) is None

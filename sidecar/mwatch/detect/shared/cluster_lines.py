@@ -32,7 +32,8 @@ _DRAINED = re.compile(
     r"|\bEvicted by drain\b|\bNodeNotSchedulable\b"
     r"|\bEvicted pod: (?:Underutilized|Empty|Drifted|Expired)|\bbecause it was drained\b"
     r"|\bdrain(?:ed)? (?:detected|via)\b|\bnode/\S{1,80} (?:cordoned|drained)\b"
-    r"|\bCordoned node\b|\bConsolidating via \w{1,20}, terminating \d{1,6} nodes?\b"
+    r"|\b[Cc]ordoned node\b"
+    r"|\b(?:[Cc]onsolidating|[Dd]eprovisioning(?: node)?) via \w[\w ]{0,30}, terminating \d"
 )
 _LAST_STATE = re.compile(r"(?:Last )?State:\s+Terminated\b")
 _OOM_KILLED = re.compile(r"Reason:\s+OOMKilled\b")

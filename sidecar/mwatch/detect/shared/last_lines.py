@@ -127,7 +127,8 @@ _ANNOUNCED = re.compile(
 )
 _RAN_DRY = re.compile(
     r"\bThere seems(?: to be)? not (?:to be )?a single sample in your epoch_iterator"
-    r"|\btime(?:out| limit) (?:has been |was )?reached, stopping training early",
+    r"|\btime(?:out| limit) (?:has been |was )?reached, stopping training early"
+    r"|\bran out of data; ",
     re.I,
 )
 _GOES_ON = re.compile(r"\bContinuing training from global step (\d{1,12})\b", re.I)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import isfinite, log
 
 from mwatch.detect.shared.words import MAX_LINE, Complaint
@@ -17,7 +17,8 @@ from mwatch.model.cause import Cause
 from mwatch.stats import median
 
 _LOSS = re.compile(
-    r"\b(\w{0,24}loss\w{0,24}(?:/[\w/]{1,40}| train)?)(?:\(\d{1,6}\))?[\"']?\s{0,12}[:=|]?\s{0,12}"
+    r"\b((?:[a-z]{1,12} )?\w{0,24}loss\w{0,24}(?:/[\w/]{1,40}| train)?)(?:\(\d{1,6}\))?[\"']?"
+    r"\s{0,12}[:=|]?\s{0,12}"
     r"(?:tensor\(|[\"'])?"
     r"(-?\d[\d.]*(?:e[+-]?\d+)?|-?nan|-?inf)\b",
     re.I,
@@ -26,7 +27,7 @@ _NO_GRADIENT = re.compile(
     r"\bgrad_?norm[\"']?\s{0,4}[:=]\s{0,4}[\"']?0(?:\.0{0,12})?(?![\d.e])", re.I
 )
 _REWARDED = re.compile(r"reward|advantage", re.I)
-_ALL_ALIKE = re.compile(r"frac_reward_zero_std[\"']?[:=] ?1\.0")
+_ALL_ALIKE = re.compile(r"frac_reward_zero_std[\"']?[:=] ?[\"']?1(?:\.0{0,12})?(?![\d.])")
 _EVALUATES = re.compile(r"eval|val|test|dev", re.I)
 _ASIDE = re.compile(r"eval|val|test|dev|balanc|aux|router|z_?loss|(?:^|_)(?:kl|reg)", re.I)
 _USUAL = 10  # last losses before a jump, of
@@ -74,7 +75,9 @@ _EXPLODING, _EXPLODED = 4, 3.0  # lines in which it rises, and ends so many time
 _CLIMBS_FROM = 1.0  # a smaller one may be a penalty that is meant to grow
 _LONG = 300  # iterations in which a loss falls by more than that
 _ITERATION = re.compile(
-    r"\b(?:iter(?:ation)?|(?:global[_ ])?step|num_updates)s?\W{0,8}(\d{1,12})\b", re.I
+    r"\b(?:iter(?:ation)?|(?:global[_ ])?step|num_updates)s?\W{0,8}(\d{1,12})\b"
+    r"|\|\s{0,4}(\d{1,12})/\d{1,12} \[",
+    re.I,
 )
 _NO_STEP = 0.05  # the same where each line prints a gradient of 0
 _LEARNT = 0.97  # share of its first loss that a model has fallen below
@@ -330,7 +333,7 @@ def _until_earlier_run(
     after: Sequence[tuple[float, int, str]],
 ) -> tuple[Sequence[tuple[float, int, str]], Sequence[tuple[float, int, str]]]:
     """Split where lines of earlier iterations follow: who pasted the log compares with them."""
-    counts = [_iteration(each) for each in after]
+    counts = [_iteration(each) or 0 for each in after]
     end = next((at for at, count in enumerate(counts) if 0 < count < counts[0]), len(after))
     return after[:end], after[end:]
 
@@ -365,7 +368,20 @@ def _climbs(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
 
 def never_falls(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """The losses of one name stay the same for many lines, or come again with each epoch."""
-    return next(filter(None, map(_never_falls, _of_training(lines).values())), None)
+    trained = _of_training(lines).values()
+    ways = ((each, _first_run(each)) for each in trained)
+    return next(filter(None, map(_never_falls, chain.from_iterable(ways))), None)
+
+
+def _first_run(printed: Sequence[tuple[float, int, str]]) -> Sequence[tuple[float, int, str]]:
+    """Without the lines of another run that who pasted the log compares with."""
+    furthest = 0
+    for at, each in enumerate(printed):
+        count = _iteration(each)
+        if count is not None and count < furthest / 2:
+            return printed[:at]
+        furthest = max(furthest, count or 0)
+    return printed
 
 
 def _never_falls(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
@@ -380,8 +396,9 @@ def _never_falls(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
     share = (max(losses) - min(losses)) / max(losses)
     is_still = all(_NO_GRADIENT.search(line[:MAX_LINE]) for _, _, line in printed)
     kinds = len(set(losses))
-    is_counted = _iteration(printed[0]) > 0
-    is_same = kinds == 1 and not is_counted and (is_exact or len(losses) >= _MANY)
+    counted = len(set(_counted(printed)))
+    is_many = (counted or len(losses)) >= _MANY
+    is_same = kinds == 1 and (is_many or (is_exact and not counted))
     if is_same and losses[0] > _HIGH_LOSS:
         return Complaint(Cause.LOSS_STUCK, printed[0][1], printed[0][2].strip())
     is_turn = len(losses) >= _SAME_LINES and _FEW <= kinds <= len(losses) // _FEW
@@ -410,16 +427,16 @@ def _is_chance(losses: Sequence[float]) -> bool:
 
 def _has_learnt_nothing(printed: Sequence[tuple[float, int, str]]) -> bool:
     """After a thousand iterations the losses are those of the first ones."""
-    first, last = _iteration(printed[0]), _iteration(printed[-1])
-    if not first <= _FIRST or last - first < _LONG_TRAINING or printed[0][0] < _HIGH_LOSS:
+    first = next(_counted(printed), 0)
+    if first > _FIRST or _iterations(printed) < _LONG_TRAINING or printed[0][0] < _HIGH_LOSS:
         return False
     return all(loss > _LEARNT * printed[0][0] for loss, _, _ in printed)
 
 
 def _iterations(printed: Sequence[tuple[float, int, str]]) -> int:
     """From the first line to the last; 0: they do not count."""
-    first = _iteration(printed[0])
-    return _iteration(printed[-1]) - first if first else 0
+    counted = list(_counted(printed))
+    return counted[-1] - counted[0] if counted else 0
 
 
 def _epochs(printed: Sequence[tuple[float, int, str]]) -> float:
@@ -429,7 +446,12 @@ def _epochs(printed: Sequence[tuple[float, int, str]]) -> float:
     return last - first
 
 
-def _iteration(printed: tuple[float, int, str]) -> int:
-    """0: it is not printed."""
+def _counted(printed: Sequence[tuple[float, int, str]]) -> Iterator[int]:
+    """The iterations of the lines that print one."""
+    return (count for each in printed if (count := _iteration(each)) is not None)
+
+
+def _iteration(printed: tuple[float, int, str]) -> int | None:
+    """None: it is not printed."""
     found = _ITERATION.search(printed[2][:MAX_LINE])
-    return int(found[1]) if found else 0
+    return int(found[1] or found[2]) if found else None
