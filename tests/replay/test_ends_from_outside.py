@@ -67,3 +67,27 @@ def test_saves_that_fail_one_after_the_other_are_overdue(tmp_path: Path) -> None
     saved = "successfully saved checkpoint from iteration 5"
     assert read(tmp_path, *lines, saved, steps[5]).decision.cause is not Cause.CHECKPOINT_OVERDUE
     assert read(tmp_path, *lines[:5]).decision.cause is not Cause.CHECKPOINT_OVERDUE
+
+
+def test_a_step_that_hyperpod_tried_again_is_a_new_attempt(tmp_path: Path) -> None:
+    before = [f"Batch {n} Loss: {9 - n}.0" for n in range(1, 6)]
+    failed = "2: RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    retried = "[Auto Resume] Info: JobID: 7 StepID: 0 Replaced faulty nodes. Retrying step"
+    after = [f"Batch {n} Loss: {9 - n}.0" for n in range(5, 9)]
+    report = read(tmp_path, *before, failed, retried, *after)
+    assert report.decision.cause is not Cause.HARDWARE
+    assert report.decision.action is Action.NONE
+    assert read(tmp_path, *before, failed).decision.cause is Cause.HARDWARE
+
+
+def test_exit_code_0_in_the_form_of_a_variable_is_an_end(tmp_path: Path) -> None:
+    lines = ["Checkpoint manager created!", "restoring from step 20000", "EXIT_CODE={}"]
+    for code in (0, 1):
+        found = read(tmp_path, *lines[:2], lines[2].format(code)).decision.cause
+        assert (found is Cause.FINISHED) is (code == 0)
+
+
+def test_a_time_limit_that_was_reached_is_no_timeout(tmp_path: Path) -> None:
+    steps = [f"step {n}/800 | loss {9 - n}.0" for n in range(1, 6)]
+    reached = "Timeout has been reached, stopping training early"
+    assert read(tmp_path, *steps, reached).decision.cause is Cause.FINISHED_EARLY

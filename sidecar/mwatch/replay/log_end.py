@@ -105,7 +105,7 @@ _LOOKS = (
     stood_still, members_missing, started_anew, worse_since_resume,
     impossible_since_load, lost_at_once, lost_its_loss, jumped, stays_high, climbs, spiked,
     nothing_learnt, never_falls, empty_shards, waits_for_data, keeps_failing, trials_pending,
-    flushes_memory, killed_for_memory, saves_fail,
+    killed_for_memory, saves_fail,
 )  # fmt: skip
 """What the last lines may show where nothing complains."""
 _SLOWS_DOWN = (partial(slows_down, has_bars=False), partial(slows_down, has_bars=True))
@@ -271,6 +271,7 @@ class LogEnd:
 def _looks(is_known: bool) -> Iterator[Callable[[Sequence[tuple[int, str]]], Complaint | None]]:
     """`is_known`: a recogniser read steps of these lines, so no bar is that of a download."""
     yield bad_numbers
+    yield flushes_memory
     yield _SLOWS_DOWN[is_known]
     yield from _LOOKS
     if is_known:

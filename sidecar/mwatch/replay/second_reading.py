@@ -46,8 +46,7 @@ _WELL_IF = _Least(0.2, -0.5)
 _KNOWN = _Least(1.5, 0.25)
 """Over the cause that the last lines showed to the rules."""
 _SAYS_END = re.compile(
-    r"\b(?:completed|succeeded|done|ended|(?:finished|exit(?:ed|ing)?)(?! (?:sav|writ|upload)))\b",
-    re.I,
+    r"\b(?:completed|succeeded|done|ended|finished(?! (?:sav|writ|upload)))\b|\bexit", re.I
 )
 _QUOTED = 160
 _ONLY_WORDS = "nothing but the words of the log show it"

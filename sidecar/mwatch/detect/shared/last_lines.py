@@ -141,7 +141,7 @@ _EMPTY_SHARD = re.compile(
 _PREPARED = re.compile(r"\b(\d{1,12})/(\d{2,12}) \[[^\]\n]{1,60} (?:ex|examples|docs|samples)/s")
 _BAR_TEXT = 4096  # characters: a bar is printed again and again in one line
 _EXIT_ZERO = re.compile(
-    r"\bexit(?:ed|s)?(?: (?:with|code|status|value)){0,3} {0,2}[:=]? {0,2}0(?![\w.])", re.I
+    r"\bexit(?:ed|s)?(?:[ _](?:with|code|status|value)){0,3} {0,2}[:=]? {0,2}0(?![\w.])", re.I
 )
 _SUCCEEDED = re.compile(
     r"^[a-z0-9][\w.-]{0,80} {2,}(?:\S{1,20} {2,}){0,3}Succeeded(?: {2,}\S{1,20})?$"

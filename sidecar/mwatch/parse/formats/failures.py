@@ -32,6 +32,7 @@ _NO_TRACEBACK = "To enable traceback see:"
 _WORKER_FAILED = re.compile(r"failed \(exitcode: (-?\d{1,9})\)")
 _RESTART = re.compile(
     r"Worker group \w+\. (\d{1,9})/(\d{1,9}) attempts left; will restart worker group"
+    r"|\[Auto Resume\][^\n]{1,160}\bRetrying step\b"
 )
 _STATUS = re.compile(
     r"(?:command terminated with |process )?\"?exit(?:ed with)? ?(?:code|status)\"?:? {1,12}"
@@ -131,7 +132,7 @@ def _read_restart(line: Line, context: Context) -> Iterable[Event]:
         message=found[0],
         exit_code=code,
         signal=signal_name(code),
-        restart_count=int(found[2]) - int(found[1]) + 1,
+        restart_count=int(found[2]) - int(found[1]) + 1 if found[2] else None,
     )
 
 
@@ -181,7 +182,7 @@ def _read_status(line: Line, context: Context) -> Iterable[Event]:
 STATUS = Recogniser(
     (r"exit code \d", r"[Ee]xit [Cc]ode: ", r"exit status \d", r"exitCode\"?: \d"), _read_status
 )
-RESTART = Recogniser((r"will restart worker group",), _read_restart)
+RESTART = Recogniser((r"will restart worker group", r"\[Auto Resume\] "), _read_restart)
 CRASHED = Recogniser(tuple(map(re.escape, TRIGGERS)), _read_crashed)
 
 
