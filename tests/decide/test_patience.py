@@ -83,6 +83,12 @@ def test_a_job_that_never_loaded_takes_what_a_save_takes() -> None:
     assert hang(built) == 75
 
 
+def test_a_stall_that_may_be_an_evaluation_is_left_alone_as_long_as_that_may_take() -> None:
+    assert hang(stalled(20), may_take_seconds=700.0) == 700
+    assert hang(stalled(20), may_take_seconds=100.0) == 300
+    assert hang(stalled(20), may_take_seconds=9000.0) == 1800
+
+
 def test_no_stall_is_waited_for_longer_than_half_an_hour() -> None:
     built = stalled(20, last=5000)
     built.checkpoints.clear()

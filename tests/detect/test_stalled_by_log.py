@@ -132,6 +132,20 @@ def test_an_evaluation_between_two_lines_that_gave_its_result_is_over() -> None:
     assert len(found(DETECTOR, silent_for(first, 41.0))) == 1, "24 was told before line 30"
 
 
+def test_an_evaluation_that_is_due_after_a_line_that_may_be_lost_is_counted() -> None:
+    layout = Layout(log_interval=10, eval_interval=100, total_iterations=10_000)
+    built = training(lines(19), layout, evaluations=1)
+    built.calibration.durations[DeadlineSlot.EVALUATING].append(90.0)
+    (finding,) = found(DETECTOR, silent_for(built, 41.0))
+    assert finding.may_take_seconds == 270, "that of 200, if the line of 200 was lost"
+    (finding,) = found(DETECTOR, silent_for(training(lines(18), layout, evaluations=1), 41.0))
+    assert finding.may_take_seconds == 0
+    built = training(lines(19), Layout(log_interval=10, save_interval=200))
+    built.streams["pod-0"] = Stream("pod-0", prints_iterations=True)
+    built.calibration.durations[DeadlineSlot.FIRST_SAVE].append(90.0)
+    assert found(DETECTOR, silent_for(built, 400.0))[0].may_take_seconds == 600, "the floor"
+
+
 def test_each_of_several_data_sets_gives_a_result() -> None:
     layout = Layout(log_interval=10, eval_interval=100, total_iterations=10_000)
     built = training(lines(20), layout, evaluations=3, evaluations_before=2)

@@ -93,7 +93,7 @@ def _wait_seconds(case: _Case, lost: int) -> float:
     in_vain = sum(act.cause is finding.cause for act in history.fruitless(case.record, job))
     again = settings.act.stalled_again_factor ** min(in_vain, _MOST_AGAIN)
     cost = _restart_seconds(job, lost, settings) * again
-    return min(cost, settings.act.max_stall_seconds)
+    return min(max(cost, finding.may_take_seconds), settings.act.max_stall_seconds)
 
 
 def _may_heal(finding: Finding) -> bool:

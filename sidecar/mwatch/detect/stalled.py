@@ -13,7 +13,7 @@ from mwatch.detect.shared import evidence
 from mwatch.detect.shared.culprit import find_culprit
 from mwatch.detect.shared.place import Place, common_place, groups_since, place_of
 from mwatch.detect.shared.progress import next_iteration
-from mwatch.detect.shared.stall import Stall, stall
+from mwatch.detect.shared.stall import Stall, aside_seconds, stall
 from mwatch.model.cause import Cause
 from mwatch.model.finding import (
     MAX_EVIDENCE,
@@ -65,6 +65,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
             evidence=(*last, *named.evidence)[:MAX_EVIDENCE],
             cannot_heal=named.cannot_heal,
             is_guess=found.is_guess,
+            may_take_seconds=aside_seconds(job, settings),
             fault=None if found.given_up is None else found.given_up.fault.id,
             fingerprint=f"hang/{job.attempt.phase.value}",
             stacks=groups,

@@ -97,6 +97,9 @@ class Finding:
     """Proof that waiting is useless: process dead or stopped, fatal Xid, never joined, desync."""
     is_guess: bool = False
     """The silence exceeds a limit that is a guess: too little is known of this job's pace."""
+    may_take_seconds: float = 0.0
+    """Of an evaluation or a save that is due here: if the line before it was lost, it looks like a
+    stall."""
     comes_again: bool = False  # a restart meets the same again
     fault: str | None = None  # catalogue entry of the root cause
     fingerprint: str = ""

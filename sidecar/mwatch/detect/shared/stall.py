@@ -262,6 +262,26 @@ def _are_reported(job: Job, last: Step, open_now: range, interval: int) -> bool:
     return reported >= each * multiples(range(first, open_now.stop), interval)
 
 
+def aside_seconds(job: Job, settings: Settings) -> float:
+    """Return how long the evaluation or save may take that is due after the next line: that line
+    may have been lost. Where the probe shows them, it is not needed."""
+    attempt, known, layout = job.attempt, cadence(job), job.layout
+    if attempt.phase is not JobPhase.TRAINING or known is None or not attempt.steps:
+        return 0.0
+    last = attempt.steps[-1]
+    shown = _shown_by_probe(job, last)
+    due = range(_unprinted(job, last, known).start, last.iteration + 2 * known.iterations)
+    learnt = job.calibration.durations[DeadlineSlot.EVALUATING]
+    may_evaluate = JobPhase.EVALUATING not in shown and bool(attempt.evaluations or learnt)
+    may_save = JobPhase.SAVING not in shown and not _shows_saves(job)
+    seconds = 0.0
+    if may_evaluate and has_multiple(due, layout.eval_interval):
+        seconds += job.calibration.deadline(DeadlineSlot.EVALUATING, settings)
+    if may_save and has_multiple(due, layout.save_interval):
+        seconds += _learnt(job, JobPhase.SAVING, settings)
+    return seconds
+
+
 def _save_seconds(job: Job, last: Step, known: Cadence, settings: Settings) -> float:
     if _shows_saves(job):
         return 0.0
