@@ -36,6 +36,7 @@ from mwatch.model.timeline import Rollback
 from mwatch.parse.fast_path.run import in_pieces
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
+from mwatch.replay.comparison import MAX_BYTES, comparison_from
 from mwatch.replay.event_times import EventTimestamper, Placed, place
 from mwatch.replay.file_spans import STEPS, examine
 from mwatch.replay.freshness import NO_CLOCK, TAIL, Age, TailClock, age_of, tail_clock
@@ -341,15 +342,30 @@ class Recording:
         """Read a broken file as far as it goes; a named file that cannot be read is an error."""
         has_begun = False
         try:
-            for chunk in read_chunks(file.path, "replay"):
+            for data in self._without_comparison(file):
                 has_begun = True
-                self._done += len(chunk.data)
-                self._tails[file.path] = (self._tails.get(file.path, b"") + chunk.data)[-TAIL:]
-                yield chunk.data
+                self._done += len(data)
+                self._tails[file.path] = (self._tails.get(file.path, b"") + data)[-TAIL:]
+                yield data
         except InputError as error:
             if not has_begun and file.is_named:
                 raise
             self.notes.append(str(error))
+
+    def _without_comparison(self, file: LogFile) -> Iterator[bytes]:
+        """The content of a file, up to where somebody shows another run to compare with."""
+        chunks = (chunk.data for chunk in read_chunks(file.path, "replay"))
+        first = next(chunks, b"")
+        more = next(chunks, b"")
+        lines = first.splitlines(keepends=True) if not more and len(first) <= MAX_BYTES else []
+        begin = comparison_from([line.decode("utf-8", "replace") for line in lines])
+        if begin is not None:
+            first = b"".join(lines[:begin])
+            self.notes.append(f"{file.shown}: another run, from line {begin + 1} on, is left out")
+        yield first
+        if more:
+            yield more
+        yield from chunks
 
     def _near(self, stream: StreamPlan) -> float:
         if stream.first is not None:

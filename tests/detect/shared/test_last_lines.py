@@ -350,6 +350,13 @@ def test_a_table_of_gpus_that_work_is_no_standstill(share: int, is_hang: bool) -
     assert (stood_still(enumerate(lines, 1)) is not None) is is_hang
 
 
+def test_steps_that_come_after_somebody_looked_are_no_standstill() -> None:
+    lines = ["Starting training", "$ nvidia-smi", "0, 0 %, 1367 MiB", "iter: 19  loss: 5.1"]
+    assert stood_still(enumerate(lines, 1)) is not None
+    lines += [f"iter: {count}  loss: 3.3" for count in (39, 59, 79)]
+    assert stood_still(enumerate(lines, 1)) is None
+
+
 def test_a_trainer_whose_data_ran_out_ended_early() -> None:
     lines = ["step: 40  loss: 6.2", "Ran out of data; last step was canceled."]
     found = stopped_short(list(enumerate([*lines, "Training completed"], 1)))

@@ -420,7 +420,8 @@ def stood_still(lines: Iterable[tuple[int, str]]) -> Complaint | None:
         text = line[:MAX_LINE]
         is_looked = _LOOKED.search(text) and not _OF_SPEED.search(text)
         is_looked = is_looked and not _computes(lines[at + 1 :])
-        if is_begun and (is_looked or _NOTED.search(text)):
+        is_typed_here = is_begun and (is_looked or _NOTED.search(text))
+        if is_typed_here and not counted_until(lines[at + 1 :]):
             return Complaint(Cause.HANG, number, line.strip())
         bar = _AT_ZERO.search(text)
         minutes = int(bar[1] or 0) * 60 + int(bar[2]) if bar else 0

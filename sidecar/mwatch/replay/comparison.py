@@ -1,0 +1,65 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""A second run below the one that failed, which somebody pasted to compare with.
+
+"The same with another setting works" is not what became of the first run, so its lines are left
+out. A comment or a command with a setting in front begins it, nothing in it complains, and it makes
+progress, while the lines above end with a failure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mwatch.classifier.classifier import is_progress
+from mwatch.detect.shared.last_lines import is_completed
+
+MAX_BYTES = 1 << 20
+"""Of a log: what people paste is smaller."""
+_MAX_LINE = 500
+_ABOVE = 15
+"""Lines in which the failure has to be."""
+_COMMENT = re.compile(
+    r"^(?:#|//) {0,4}\S.{0,200}\b(?:same|identical|with|without|instead|one commit before"
+    r"|previous|older)\b",
+    re.I,
+)
+_GOES_ON = re.compile(
+    r"\b(?:again|after|later|now|next|restart\w*|resum\w*|retr\w+|second|fixed|new)\b", re.I
+)
+"""The words of somebody who shows what became of the run."""
+_COMMAND = re.compile(r"^\S{0,80}[$#>] ((?:\w{1,80}=\S{1,200} ){0,8})(\S.*)")
+_PROGRAM = re.compile(r"(?<!\S)(?:\./\S{1,200}|[\w./-]{1,200}\.(?:py|sh))(?!\S)")
+_FAILED = re.compile(
+    r"\w(?:error|exception)\b|\berror:|traceback|segmentation|aborted|core dumped|\^C|killed"
+    r"|illegal|[:= ][-+]?nan\b(?! iter)",
+    re.I,
+)
+_WELL = re.compile(r"\b(?:Avg bus bandwidth|works|worked|passed)\b", re.I)
+
+
+def comparison_from(lines: Sequence[str]) -> int | None:
+    """The index of the line that begins it; None: there is none."""
+    texts = [line[:_MAX_LINE] for line in lines]
+    failures = [index for index, text in enumerate(texts) if _FAILED.search(text)]
+    last = failures[-1] if failures else len(texts)
+    programs: set[str] = set()
+    for index, text in enumerate(texts):
+        command = _COMMAND.match(text)
+        is_comment = _COMMENT.match(text) is not None and not _GOES_ON.search(text)
+        named = set(_PROGRAM.findall(command[2])) if command is not None else set()
+        is_tried = command is not None and command[1] and named & programs
+        if index > last and (is_comment or is_tried) and _ends_there(texts[last + 1 : index]):
+            return index if _does_well(texts[index + 1 :]) else None
+        programs |= named
+    return None
+
+
+def _ends_there(after: Sequence[str]) -> bool:
+    """The run did not go on after its failure."""
+    return len(after) <= _ABOVE and not any(map(is_progress, after))
+
+
+def _does_well(rest: Sequence[str]) -> bool:
+    return any(is_progress(text) or is_completed(text) or _WELL.search(text) for text in rest)

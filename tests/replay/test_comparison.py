@@ -1,0 +1,54 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""Logs below which somebody pasted another run, to compare the one that failed with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mwatch.model.cause import Cause
+from mwatch.replay.comparison import comparison_from
+from support.runs.recorded import read
+
+FAILED = [
+    "$ python train.py --fp8",
+    "step 1 | loss 9.1",
+    "Traceback (most recent call last):",
+    '  File "train.py", line 7, in <module>',
+    "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
+]
+WELL = ["step 1 | loss 9.1", "step 2 | loss 8.7", "step 3 | loss 8.1"]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        "# the same without --fp8:",
+        "// identical job, one commit before",
+        "$ FP8=0 python train.py",
+    ],
+)
+def test_a_run_that_works_below_one_that_failed_is_left_out(between: str, tmp_path: Path) -> None:
+    assert comparison_from([*FAILED, between, *WELL]) == len(FAILED)
+    report = read(tmp_path, *FAILED, between, *WELL)
+    assert report.decision.cause is Cause.USER_ERROR
+    assert any("from line 6 on, is left out" in note for note in report.notes)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [*FAILED, "# restarted with the same command", *WELL],  # what became of it
+        [*FAILED, "$ python train.py --fp8", *WELL],
+        [*FAILED, "$ FP8=0 python other.py", *WELL],
+        [*FAILED, "# the same without --fp8:", *FAILED[1:]],  # that fails as well
+        [*FAILED, *WELL, "# the same without --fp8:", *WELL],  # the error was caught
+        [*FAILED, "# the same without --fp8: no change"],
+        [*WELL, "# the same on two nodes:", *WELL],  # nothing failed
+        [],
+    ],
+)
+def test_what_became_of_a_run_is_read(lines: list[str]) -> None:
+    assert comparison_from(lines) is None
