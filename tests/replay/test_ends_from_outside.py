@@ -63,7 +63,9 @@ def test_saves_that_fail_one_after_the_other_are_overdue(tmp_path: Path) -> None
     steps = [f"step {n} | loss {9 - n}.0" for n in range(1, 7)]
     failed = "W1129 checkpoint_manager.py:1102] Checkpoint {} was not finalized"
     lines = [steps[0], steps[1], failed.format(2), steps[2], steps[3], failed.format(4), steps[4]]
-    assert read(tmp_path, *lines).decision.cause is Cause.CHECKPOINT_OVERDUE
+    decision = read(tmp_path, *lines).decision
+    assert (decision.cause, decision.action) == (Cause.CHECKPOINT_OVERDUE, Action.STOP)
+    assert decision.is_advice
     saved = "successfully saved checkpoint from iteration 5"
     assert read(tmp_path, *lines, saved, steps[5]).decision.cause is not Cause.CHECKPOINT_OVERDUE
     assert read(tmp_path, *lines[:5]).decision.cause is not Cause.CHECKPOINT_OVERDUE

@@ -41,7 +41,7 @@ _UNPROVEN = "not acted on: the log does not prove it, nor show that the run has 
 _FOR_A_PERSON = frozenset(
     {
         Cause.IMAGE, Cause.VOLUME, Cause.STARTED_FROM_RANDOM, Cause.RESUME_DIVERGED,
-        Cause.LOSS_STUCK, Cause.FINISHED_EARLY,
+        Cause.LOSS_STUCK, Cause.FINISHED_EARLY, Cause.CHECKPOINT_OVERDUE,
     }
 )  # fmt: skip
 """Shown and not acted on; starting again changes nothing. A job without room keeps its place."""
