@@ -240,6 +240,15 @@ def test_a_restart_that_finds_no_checkpoint_lost_it(attempt: int) -> None:
     assert (started_anew(enumerate(lines, 1)) is not None) is (attempt == 1)
 
 
+def test_a_model_that_begins_from_scratch_below_its_newest_checkpoint_lost_it() -> None:
+    lines = [
+        "Discovered latest checkpoint at gs://b/r4/step-412",
+        "Initializing model from scratch.",
+    ]
+    assert started_anew(enumerate(lines, 1)) is not None
+    assert started_anew(enumerate(lines[1:], 1)) is None
+
+
 @pytest.mark.parametrize("done", [1, 7])
 def test_a_kill_while_weights_are_loaded_is_for_lack_of_memory(done: int) -> None:
     bar = f"Loading checkpoint shards:  14%|#4        | {done}/7 [00:21<02:09, 21.61s/it]"

@@ -32,9 +32,8 @@ _IS_RESTART = re.compile(
     r"(?:\b|_)(?:restart|resume|requeue|retry)_?(?:count|attempt|number|index)\W{1,3}[1-9]", re.I
 )
 _FROM_SCRATCH = re.compile(
-    r"\b(?:train|start|initiali[sz]|begin)\w*(?: training| new model)? from (?:scratch|step 0"
-    r"|iteration 0"
-    r"|random)\b|\bno checkpoint given\b"
+    r"\b(?:train|start|initiali[sz]|begin)\w*(?: training|(?: the| new)? model)? from "
+    r"(?:scratch|step 0|iteration 0|random)\b|\bno checkpoint given\b"
     r"|\bno (?:existing |previous )?(?:autoresume )?checkpoints? (?:was |were )?found\b"
     r"|\blast_checkpoint = None\b",
     re.I,
