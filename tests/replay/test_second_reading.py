@@ -114,6 +114,15 @@ def test_a_failure_that_comes_again_is_not_advised_to_be_restarted(tmp_path: Pat
     assert "advises: stop the job; it would itself restart from what the trainer finds" in shown
 
 
+def test_a_run_that_worked_before_it_began_again_is_advised_to_be_restarted(tmp_path: Path) -> None:
+    step = " iteration {:8d}/ 100 | elapsed time per iteration (ms): 900.0 | lm loss: {}.0E+00 |"
+    worked = [step.format(n, 9 - n) for n in range(1, 6)]
+    again = "[INFO] [default] Worker group FAILED. 2/3 attempts left; will restart worker group"
+    failed = case("drosera-torchrun-summary-without-traceback").text
+    report = read(tmp_path, "\n".join((*worked, again, failed)))
+    assert report.decision.action is Action.RESTART
+
+
 @pytest.mark.parametrize("until", [None, "now"])
 def test_a_restart_from_a_known_checkpoint_stands(tmp_path: Path, until: str | None) -> None:
     """As does every decision about a run that is still up."""

@@ -199,7 +199,8 @@ def reconsidered(
     lead, cause = concluded.decision.finding, concluded.verdict.cause
     opinion = second_opinion(cause, lead, tails, line_counts, has_steps=has_steps)
     if opinion is None:
-        has_begun = has_steps or has_worked  # what worked once may work again
+        # What worked once, in this attempt or an earlier one, may work again.
+        has_begun = has_steps or has_worked or engine.job.best_iteration is not None
         return concluded if has_begun else _stopped(concluded, engine, tails, line_counts)
     others = tuple(each for each in concluded.findings if each.detector != LOG_END)
     if opinion.cause in _WELL:
