@@ -15,15 +15,11 @@ from collections.abc import Sequence
 from mwatch.classifier.classifier import is_progress
 from mwatch.detect.shared.last_lines import is_completed
 
-MAX_BYTES = 1 << 20
-"""Of a log: what people paste is smaller."""
 _MAX_LINE = 500
 _ABOVE = 15
 """Lines in which the failure has to be."""
 _COMMENT = re.compile(
-    r"^(?:#|//) {0,4}\S.{0,200}\b(?:same|identical|with|without|instead|one commit before"
-    r"|previous|older)\b",
-    re.I,
+    r"^(?:#|//) {0,4}\w.{0,200}\b(?:same|identical|without|instead|one commit before)\b", re.I
 )
 _GOES_ON = re.compile(
     r"\b(?:again|after|later|now|next|restart\w*|resum\w*|retr\w+|second|fixed|new)\b", re.I

@@ -36,14 +36,14 @@ from mwatch.model.timeline import Rollback
 from mwatch.parse.fast_path.run import in_pieces
 from mwatch.parse.grammar import Grammar
 from mwatch.parse.reader import Reader, in_order
-from mwatch.replay.comparison import MAX_BYTES, comparison_from
+from mwatch.replay.comparison import comparison_from
 from mwatch.replay.event_times import EventTimestamper, Placed, place
 from mwatch.replay.file_spans import STEPS, examine
 from mwatch.replay.freshness import NO_CLOCK, TAIL, Age, TailClock, age_of, tail_clock
 from mwatch.replay.log_files import PACKED, LogFile, find
 from mwatch.replay.timestamps import zone_step
 from mwatch.runtime.ahead import run_ahead
-from mwatch.runtime.files import STDIN, read_chunks
+from mwatch.runtime.files import CHUNK, STDIN, read_chunks
 from mwatch.sources import checkpoint_dir
 from mwatch.state.merge import estimate_offsets, merge
 from mwatch_trainer.checkpoint.listing import FolderListing, list_checkpoints
@@ -355,17 +355,27 @@ class Recording:
     def _without_comparison(self, file: LogFile) -> Iterator[bytes]:
         """The content of a file, up to where somebody shows another run to compare with."""
         chunks = (chunk.data for chunk in read_chunks(file.path, "replay"))
-        first = next(chunks, b"")
-        more = next(chunks, b"")
-        lines = first.splitlines(keepends=True) if not more and len(first) <= MAX_BYTES else []
-        begin = comparison_from([line.decode("utf-8", "replace") for line in lines])
-        if begin is not None:
-            first = b"".join(lines[:begin])
-            self.notes.append(f"{file.shown}: another run, from line {begin + 1} on, is left out")
-        yield first
-        if more:
-            yield more
+        held: list[bytes] = []  # what is pasted is small, but a pipe gives it in pieces
+        try:
+            for data in chunks:
+                held.append(data)
+                if sum(map(len, held)) > CHUNK:
+                    break
+            else:
+                held = [self._first_run(file, b"".join(held))]
+        except InputError:
+            yield from held  # a broken file, as far as it goes
+            raise
+        yield from held
         yield from chunks
+
+    def _first_run(self, file: LogFile, data: bytes) -> bytes:
+        lines = data.splitlines(keepends=True)
+        begin = comparison_from([line.decode("utf-8", "replace") for line in lines])
+        if begin is None:
+            return data
+        self.notes.append(f"{file.shown}: another run, from line {begin + 1} on, is left out")
+        return b"".join(lines[:begin])
 
     def _near(self, stream: StreamPlan) -> float:
         if stream.first is not None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,26 +98,46 @@ def packaged() -> Classifier:
     return Classifier(_WEIGHTS.read_bytes())
 
 
-def second_opinion(
-    cause: Cause,
-    lead: Finding | None,
-    tails: Mapping[str, bytes],
-    line_counts: Mapping[str, int],
-    *,
-    has_steps: bool,
+class _LastLines:
+    """Those of all files, which the classifier reads at most once."""
+
+    def __init__(self, tails: Mapping[str, bytes], line_counts: Mapping[str, int]) -> None:
+        self._tails = tails
+        self._line_counts = line_counts
+
+    @cached_property
+    def lines(self) -> Sequence[Evidence]:
+        return [
+            Evidence(file, number, text.strip())
+            for file, tail in self._tails.items()
+            for number, text in last_lines(tail, self._line_counts.get(file, 0))
+        ]
+
+    @cached_property
+    def scores(self) -> Scores | None:
+        return packaged().read([each.text for each in self.lines])
+
+    @property
+    def say_little(self) -> bool:
+        """Too few of them are more than progress to take anything back."""
+        return sum(not is_progress(each.text) for each in self.lines) < _FEWEST_LINES
+
+
+def _second_opinion(
+    cause: Cause, lead: Finding | None, last: _LastLines, *, has_steps: bool
 ) -> Opinion | None:
-    """None: what was found stands. `cause`: the verdict so far, by `lead`; `tails`: the ends of all
-    files, which have `line_counts` lines; `has_steps`: detectors have judged their numbers."""
+    """None: what was found stands. `cause`: the verdict so far, by `lead`; `has_steps`: detectors
+    have judged their numbers."""
     if cause is not Cause.UNKNOWN and (lead is None or lead.detector != LOG_END):
         return None
-    lines = _lines(tails, line_counts)
+    lines = last.lines
     if len(lines) < _FEWEST_LINES or cause in _STANDS:
         return None
-    if cause is not Cause.UNKNOWN and _say_little(lines):
+    if cause is not Cause.UNKNOWN and last.say_little:
         return None
     if lead is not None and lead.fault in _BY_COMPARISON:
         return None
-    reading = packaged().read([each.text for each in lines])
+    reading = last.scores
     if reading is None:
         return None
     first, second = reading.ranked(_possible(cause, lines, has_steps=has_steps))[:2]
@@ -132,19 +152,6 @@ def second_opinion(
         return None
     confidence = _LEAST + (_MOST - _LEAST) * min(ahead / _CERTAIN, 1.0)
     return Opinion(first, _action(first, reading), round(confidence, 2), lines[line])
-
-
-def _lines(tails: Mapping[str, bytes], line_counts: Mapping[str, int]) -> list[Evidence]:
-    return [
-        Evidence(file, number, text.strip())
-        for file, tail in tails.items()
-        for number, text in last_lines(tail, line_counts.get(file, 0))
-    ]
-
-
-def _say_little(lines: Sequence[Evidence]) -> bool:
-    """Too few lines are more than progress to take anything back."""
-    return sum(not is_progress(each.text) for each in lines) < _FEWEST_LINES
 
 
 def _possible(cause: Cause, lines: Sequence[Evidence], *, has_steps: bool) -> frozenset[Cause]:
@@ -195,13 +202,15 @@ def reconsidered(
     has_worked: bool,
 ) -> RunConclusion:
     """The conclusion after a second reading of the last lines; the same one if that adds nothing.
-    `has_steps`: recognisers read some; `has_worked`: a count rose in other lines."""
+    `tails`: the ends of all files, which have `line_counts` lines; `has_steps`: recognisers read
+    some steps; `has_worked`: a count rose in other lines."""
     lead, cause = concluded.decision.finding, concluded.verdict.cause
-    opinion = second_opinion(cause, lead, tails, line_counts, has_steps=has_steps)
+    last = _LastLines(tails, line_counts)
+    opinion = _second_opinion(cause, lead, last, has_steps=has_steps)
     if opinion is None:
         # What worked once, in this attempt or an earlier one, may work again.
         has_begun = has_steps or has_worked or engine.job.best_iteration is not None
-        return concluded if has_begun else _stopped(concluded, engine, tails, line_counts)
+        return concluded if has_begun else _stopped(concluded, engine, last)
     others = tuple(each for each in concluded.findings if each.detector != LOG_END)
     if opinion.cause in _WELL:
         return _well(opinion, concluded, others)
@@ -224,21 +233,15 @@ def reconsidered(
     return RunConclusion(verdict, decided, None, (finding, *others))
 
 
-def _stopped(
-    concluded: RunConclusion,
-    engine: Engine,
-    tails: Mapping[str, bytes],
-    line_counts: Mapping[str, int],
-) -> RunConclusion:
+def _stopped(concluded: RunConclusion, engine: Engine, last: _LastLines) -> RunConclusion:
     """Advise to stop, not to restart, where the log reads clearly like those of failures that came
     again."""
     decided, lead = concluded.decision, concluded.decision.finding
     is_known = decided.resume_from is not None or decided.cause in _MAY_PASS
-    if decided.action is not Action.RESTART or lead is None or is_known:
+    if decided.action is not Action.RESTART or lead is None or is_known or last.say_little:
         return concluded
-    lines = _lines(tails, line_counts)
-    reading = packaged().read([each.text for each in lines])
-    if reading is None or _say_little(lines):
+    reading = last.scores
+    if reading is None:
         return concluded
     ahead = reading.actions[Action.STOP] - reading.actions[Action.RESTART]
     if ahead < _STOPS:

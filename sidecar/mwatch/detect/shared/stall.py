@@ -201,7 +201,7 @@ def _by_log(job: Job, settings: Settings) -> Patience | None:
     if JobPhase.EVALUATING not in shown:
         limit += _evaluation_seconds(job, last, known, settings)
     if JobPhase.SAVING not in shown:
-        limit += _save_seconds(job, last, known, settings)
+        limit += _save_seconds(job, _unprinted(job, last, known), settings)
     if attempt.is_done:
         limit += _deadline(job, JobPhase.STOPPING, settings)
     is_shown = _shows_saves(job) or JobPhase.SAVING in shown
@@ -236,16 +236,17 @@ def _unprinted(job: Job, last: Step, known: Cadence) -> range:
 
 def _evaluation_seconds(job: Job, last: Step, known: Cadence, settings: Settings) -> float:
     interval = job.layout.eval_interval
-    has_evaluated = bool(
-        job.attempt.evaluations or job.calibration.durations[DeadlineSlot.EVALUATING]
-    )
     allowed = job.calibration.deadline(DeadlineSlot.EVALUATING, settings)
     if interval is None:
-        return allowed if has_evaluated else 0.0
+        return allowed if _has_evaluated(job) else 0.0
     open_now = _unprinted(job, last, known)
     if not has_multiple(open_now, interval) or _are_reported(job, last, open_now, interval):
         return 0.0
     return allowed
+
+
+def _has_evaluated(job: Job) -> bool:
+    return bool(job.attempt.evaluations or job.calibration.durations[DeadlineSlot.EVALUATING])
 
 
 def _are_reported(job: Job, last: Step, open_now: range, interval: int) -> bool:
@@ -265,29 +266,26 @@ def _are_reported(job: Job, last: Step, open_now: range, interval: int) -> bool:
 def aside_seconds(job: Job, settings: Settings) -> float:
     """Return how long the evaluation or save may take that is due after the next line: that line
     may have been lost. Where the probe shows them, it is not needed."""
-    attempt, known, layout = job.attempt, cadence(job), job.layout
+    attempt, known = job.attempt, cadence(job)
     if attempt.phase is not JobPhase.TRAINING or known is None or not attempt.steps:
         return 0.0
     last = attempt.steps[-1]
     shown = _shown_by_probe(job, last)
     due = range(_unprinted(job, last, known).start, last.iteration + 2 * known.iterations)
-    learnt = job.calibration.durations[DeadlineSlot.EVALUATING]
-    may_evaluate = JobPhase.EVALUATING not in shown and bool(attempt.evaluations or learnt)
-    may_save = JobPhase.SAVING not in shown and not _shows_saves(job)
     seconds = 0.0
-    if may_evaluate and has_multiple(due, layout.eval_interval):
+    is_due = _has_evaluated(job) and has_multiple(due, job.layout.eval_interval)
+    if is_due and JobPhase.EVALUATING not in shown:
         seconds += job.calibration.deadline(DeadlineSlot.EVALUATING, settings)
-    if may_save and has_multiple(due, layout.save_interval):
-        seconds += _learnt(job, JobPhase.SAVING, settings)
+    if JobPhase.SAVING not in shown:
+        seconds += _save_seconds(job, due, settings)
     return seconds
 
 
-def _save_seconds(job: Job, last: Step, known: Cadence, settings: Settings) -> float:
-    if _shows_saves(job):
+def _save_seconds(job: Job, due: range, settings: Settings) -> float:
+    """Return how long a save may take that no stream shows, if one of these iterations has one."""
+    if _shows_saves(job) or not has_multiple(due, job.layout.save_interval):
         return 0.0
-    if has_multiple(_unprinted(job, last, known), job.layout.save_interval):
-        return _learnt(job, JobPhase.SAVING, settings)
-    return 0.0
+    return _learnt(job, JobPhase.SAVING, settings)
 
 
 _ENDED_GAPS = 10.0
@@ -312,8 +310,7 @@ def stood_still_before(job: Job, at: float, settings: Settings) -> tuple[float, 
         layout.eval_interval is None and attempt.evaluations
     ):
         limit += deadline(DeadlineSlot.EVALUATING, settings)
-    if not _shows_saves(job) and has_multiple(unprinted, layout.save_interval):
-        limit += _learnt(job, JobPhase.SAVING, settings)
+    limit += _save_seconds(job, unprinted, settings)
     return (since, limit) if at - since >= limit else None
 
 
