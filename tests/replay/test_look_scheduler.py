@@ -42,11 +42,11 @@ def test_a_line_like_the_others_is_not_worth_a_look() -> None:
     assert not any(screen.wants(PLAIN._replace(iteration=number)) for number in range(101, 109))
 
 
-def test_plain_lines_are_looked_at_after_a_fiftieth_of_them() -> None:
+def test_plain_lines_are_looked_at_after_a_twenty_fifth_of_them() -> None:
     screen = settled(1000)
     numbers = range(1001, 1101)
     asked = [number for number in numbers if screen.wants(PLAIN._replace(iteration=number))]
-    assert asked[0] == 1021
+    assert asked[0] == 1042
 
 
 @pytest.mark.parametrize(

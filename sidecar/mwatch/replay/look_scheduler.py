@@ -4,9 +4,9 @@
 
 A plain iteration line resembles those before it, so that no detector can find anything new in it;
 every other line is worth an assessment, but complaints by the thousand less and less often. What
-builds up over many plain lines is found at the next assessment, at the latest after a fiftieth of
-the lines of the attempt. `calm_*` functions go over columns of numbers: each stops before the first
-value that is not near the usual one, which follows slowly.
+builds up over many plain lines is found at the next assessment: at the latest after as many lines
+as a twenty-fifth of the attempt has. `calm_*` functions go over columns of numbers: each stops
+before the first value that is not near the usual one, which follows slowly.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def pass_calm(
     ]
 
 
-_SHARE_OF_LINES = 0.02
+_SHARE_OF_LINES = 0.04
 _FEWEST = 8
 _PATIENCE = 64
 _COMPLAINTS = 16  # assessments after which only every second one is looked at, and so on
