@@ -122,7 +122,8 @@ class Error(NamedTuple):
     """One traceback, exception, torchelastic block or launcher report.
 
     `exception` is an exception without the head of its traceback. `rank` is the rank that failed
-    first, if the text has it. `where` is the last frame in the user's code, or the last one.
+    first, if the text has it. `where` is the last frame in the user's code, or the last one, and
+    `frame` the same as printed.
     `during` is what the trainer was doing, by the functions in a traceback: `load`, `save`,
     `evaluate`, `data`, `build` (a kernel), `meet` (the other ranks), `step` or `close`. `line` is
     the first line of a block; the exception itself and the frame have line numbers of their own.
@@ -132,6 +133,7 @@ class Error(NamedTuple):
     error: str | None
     message: str
     where: str | None
+    frame: str | None
     where_line: int | None
     error_line: int | None
     exit_code: int | None

@@ -202,6 +202,7 @@ class Attempt:
     dropped: int = 0
     exit: ExitSeen | None = None  # the trainer printed that it exits
     is_done: bool = False  # `[after training is done]`, or the last iteration was reached
+    is_done_by_process: bool = False  # a launcher reports that a process left with 0
     gone: dict[str, ProcessGone] = field(default_factory=dict)  # by stream: its command has ended
     ranks: dict[int, RankState] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)

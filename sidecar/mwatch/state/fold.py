@@ -102,6 +102,8 @@ def fold_error(job: Job, stream: Stream, at: float, error: Error) -> None:
     if error.kind == "restart":
         attempts.start(job, stream, at)
     elif error.kind == "elastic" or error.exit_code is not None:
+        if attempt.is_done_by_process:  # this one failed
+            attempt.is_done = False
         gone = ProcessExit(error.exit_code, error.signal, None)
         _printed_exit(job, stream, at, gone, is_failure=True)
 
@@ -222,13 +224,24 @@ def fold_marker(job: Job, stream: Stream, at: float, mark: Phase) -> None:
     if mark.name == "first-step":
         if attempts.is_before_steps(attempt) or attempt.phase is JobPhase.LOADING:
             attempts.enter_phase(job, at, JobPhase.FIRST_STEP)
-    elif mark.name == "training" and mark.edge == "end" and not _is_far_from_the_end(job):
-        attempt.is_done = attempt.exit is None
-        attempts.enter_phase(job, at, JobPhase.STOPPING)
+    elif mark.name in ("training", "process") and mark.edge == "end":
+        _printed_done(job, at, mark)
     elif mark.name == "evaluating" and mark.edge == "begin":
         attempts.enter_phase(job, at, JobPhase.EVALUATING)
     elif mark.name == "async-finalize":
         attempts.enter_phase(job, at, JobPhase.ASYNC_FINALIZE)
+
+
+def _printed_done(job: Job, at: float, mark: Phase) -> None:
+    attempt = job.attempt
+    if _is_far_from_the_end(job):
+        return
+    if mark.name == "process" and not attempt.is_done:
+        if attempt.errors or any(seen.is_root for seen in attempt.faults):
+            return  # the others of its group failed
+        attempt.is_done_by_process = True
+    attempt.is_done = attempt.exit is None
+    attempts.enter_phase(job, at, JobPhase.STOPPING)
 
 
 def _is_far_from_the_end(job: Job) -> bool:

@@ -36,7 +36,7 @@ def test_an_error_is_shown_by_its_class_or_its_code() -> None:
 def test_an_exception_has_its_own_line_and_the_frame_of_the_user() -> None:
     raised = error(
         error="AssertionError", message="assert a == b", line=2, error_line=7, where_line=5,
-        where="/w/model.py:70 in check",
+        where="/w/model.py:70 in check", frame='File "/w/model.py", line 70, in check',
     )  # fmt: skip
     seen = evidence.of_error(raised)
     assert (seen.line, seen.text) == (7, "AssertionError")

@@ -21,7 +21,6 @@ MAX_TEXT = 2000
 Quote = Callable[[str, int], str | None]
 """The text of a line that was printed, by its file and number; None: unknown."""
 _STEP = re.compile(r"iteration \d+(?: \||$)")
-_WHERE = re.compile(r"(.+):(\d+)(?: in (.+))?")
 
 
 def of_step(step: Step) -> Evidence:
@@ -73,13 +72,11 @@ def of_error(seen: ErrorSeen) -> Evidence:
 
 
 def of_frame(seen: ErrorSeen) -> list[Evidence]:
-    """The last frame in the user's code, as Python prints it."""
+    """The last frame in the user's code, as printed."""
     error = seen.error
-    found = _WHERE.fullmatch(error.where or "")
-    if not found or error.where_line is None:
+    if error.frame is None or error.where_line is None:
         return []
-    text = f'File "{found[1]}", line {found[2]}' + (f", in {found[3]}" if found[3] else "")
-    return [_of_line(error.file, error.where_line, text)]
+    return [_of_line(error.file, error.where_line, error.frame)]
 
 
 def place_of_error(error: Error | None) -> str | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from mwatch.model.event import Event
 from mwatch.parse.formats.failures import reported
@@ -62,6 +63,14 @@ _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
+_BOX_OPEN = re.compile(
+    r"^[\u256d\u250c+][\u2500\u2501-]{2,300} Traceback \(most recent call last\) "
+)
+"""The library rich draws a traceback as a box: Composer, OLMo, Typer and others print such ones."""
+_BOX_CLOSE = re.compile(r"^[\u2570\u2514+][\u2500\u2501-]{9}")
+_BOX_ROW = re.compile(r"^[\u2502|] ?(.*?)\s*[\u2502|]?$")
+_BOX_FRAME = re.compile(r"(\S.{0,500}?):(\d{1,7}) in(?: (\S.{0,200}))?$")
+_BOX_SOURCE = re.compile(r"[\u2771>]\s{1,4}\d{1,7} [\u2502|]\W{0,80}(.*)")
 _INSIDE = re.compile(re.escape(_OPEN) + r" \(RANK (\d{1,7})\)")
 """Torch prints the traceback of each rank that failed under its own CheckpointException."""
 _LAUNCHERS = ("ChildFailedError", "ProcessRaisedException")
@@ -103,7 +112,7 @@ _DURING = {
 _LOADS = re.compile(r"load|restore|resume")
 _OF_CHECKPOINTS = re.compile(r"checkpoint|[/\\]resume\.py$", re.I)
 """The same in a file of checkpoints."""
-_CALLS_LOAD = re.compile(r"\bload_checkpoint\(")
+_CALLS = re.compile(r"\b(load|save)_checkpoint\(")
 """A statement, where the frame of the function itself is cut out."""
 _MAX_LINES = 2000
 
@@ -118,14 +127,20 @@ class _Raised:
         self.line = line
 
 
+class _Frame(NamedTuple):
+    where: str
+    printed: str
+    line: int
+
+
 class _Traceback(Block):
     tolerates = 3
 
     def __init__(self, line: Line, context: Context) -> None:
         self._line = line
         self._context = context
-        self._frame: tuple[str, int] | None = None
-        self._user_frame: tuple[str, int] | None = None
+        self._frame: _Frame | None = None
+        self._user_frame: _Frame | None = None
         self._source = ""  # the statement under the last frame
         self._raised: _Raised | None = None
         self._during: set[str] = set()
@@ -191,26 +206,33 @@ class _Traceback(Block):
     def _is_spawn(self, found: re.Match[str]) -> bool:
         """What torch.multiprocessing raised, until 1.6, above the traceback of the process."""
         is_bare = found[1] == "Exception" and not found[2]
-        return is_bare and self._frame is not None and _SPAWN in self._frame[0]
+        return is_bare and self._frame is not None and _SPAWN in self._frame.where
 
     def _read_frame(self, line: Line, body: str) -> None:
-        frame = _FRAME.match(body)
-        if frame and frame[3]:
-            name = frame[3].strip()
+        if frame := _FRAME.match(body):
+            self._enter(line, frame[1], frame[2], frame[3], body.strip())
+        else:
+            self._read_source(body)
+
+    def _read_source(self, text: str) -> None:
+        if called := _CALLS.search(text):
+            self._during.add(called[1])
+        if self._raised is None:
+            self._source = self._source or text.strip()[:MAX_TEXT]
+
+    def _enter(self, line: Line, file: str, number: str, name: str | None, printed: str) -> None:
+        """A frame; `name`: of its function."""
+        name = name.strip() if name else None
+        if name:
             self.is_ignored = self.is_ignored or name in _AT_END
             self._during |= {key for key, known in _DURING.items() if known.fullmatch(name)}
-            if _LOADS.search(name) and _OF_CHECKPOINTS.search(frame[1]):
+            if _LOADS.search(name) and _OF_CHECKPOINTS.search(file):
                 self._during.add("load")
-        elif _CALLS_LOAD.search(body):
-            self._during.add("load")
         if self._raised is not None:
             return
-        if not frame:
-            self._source = self._source or body.strip()[:MAX_TEXT]
-            return
-        where = f"{frame[1]}:{frame[2]}" + (f" in {frame[3]}" if frame[3] else "")
-        self._frame, self._source = (where, line.number), ""
-        if not _LIBRARY.search(frame[1]):
+        where = f"{file}:{number}" + (f" in {name}" if name else "")
+        self._frame, self._source = _Frame(where, printed, line.number), ""
+        if not _LIBRARY.search(file):
             self._user_frame = self._frame
 
     def finish(self) -> Iterable[Event]:
@@ -233,11 +255,50 @@ class _Traceback(Block):
             rank=next(iter(ranks)) if len(ranks) == 1 else None,
             error=raised.name if raised else None,
             message=message,
-            where=frame[0] if frame else None,
-            where_line=frame[1] if frame else None,
+            where=frame.where if frame else None,
+            frame=frame.printed if frame else None,
+            where_line=frame.line if frame else None,
             error_line=raised.line if raised else None,
             during=next((each for each in _DURING if each in self._during), None),
         )
+
+
+class _BoxedTraceback(_Traceback):
+    """One that rich drew: its rows are read as the lines that Python itself would print."""
+
+    def __init__(self, line: Line, context: Context) -> None:
+        super().__init__(line, context)
+        self._in_box = True
+        self._held = ""  # a path, or a path and a line, that goes on in the next row
+
+    def feed(self, line: Line) -> bool:
+        body = line.body.strip()
+        if _BOX_OPEN.match(body):
+            belongs, self._in_box = self._chained, True
+            self._chained, self.done = False, not belongs
+            self._in_frames, self.patience = True, Block.patience
+            return belongs
+        if not self._in_box:
+            return super().feed(line)
+        if _BOX_CLOSE.match(body):
+            self._in_box = False
+            return True
+        row = _BOX_ROW.match(body)
+        if row:
+            self._read_row(line, row[1].strip())
+        return row is not None
+
+    def _read_row(self, line: Line, text: str) -> None:
+        held, self._held = self._held, ""
+        found = _BOX_FRAME.match(held + text)
+        if found and found[3]:
+            self._enter(line, found[1], found[2], found[3], text)
+        elif source := _BOX_SOURCE.match(text):
+            self._read_source(source[1])
+        elif found:
+            self._held = f"{found[0]} "
+        elif text.startswith("/"):
+            self._held = text
 
 
 def _prefix_before(text: str, opening: str) -> re.Pattern[str] | None:
@@ -274,6 +335,12 @@ def _read_traceback(line: Line, context: Context) -> Iterable[Event]:
         opened = _Traceback(line, context)
         opened.is_ignored = 0 < line.number - context.ignored_line <= 2
         context.opened = opened
+
+
+def _read_box(line: Line, context: Context) -> Iterable[Event]:
+    if _BOX_OPEN.match(line.body.strip()):
+        context.opened = _BoxedTraceback(line, context)
+    return ()
 
 
 def _read_ignored(line: Line, context: Context) -> Iterable[Event]:
@@ -323,6 +390,7 @@ def _read_exception(line: Line, context: Context) -> Iterable[Event]:
 
 
 TRACEBACK = Recogniser((re.escape(_OPEN),), _read_traceback)
+BOX = Recogniser((r"Traceback \(most recent call last\) ",), _read_box)
 IGNORED = Recogniser(tuple(map(re.escape, _IGNORED)), _read_ignored)
 _FRAMES = (r'File "[^"\n]{1,500}", line \d',)
 FRAME = Recogniser(_FRAMES, _read_frame, inert=frozenset(_FRAMES))

@@ -68,8 +68,9 @@ _END = re.compile(
     r"|Final validation metrics: |\*{5} train metrics \*{5}"
     r"|^Max number of (?:steps|epochs) has been reached"
     r"|[A-Z]\w{1,20}Job [\w./-]{1,200} (?:is |has )?successfully completed"
-    r"|# Avg bus bandwidth {1,8}: [\d.]|launch\.py:\d+:\w+\] Process \d+ exits successfully"
+    r"|# Avg bus bandwidth {1,8}: [\d.]"
 )
+_PROCESS_END = re.compile(r"launch\.py:\d+:\w+\] Process \d+ exits successfully")
 _OF_TOTAL = re.compile(
     r"['\"](?:iteration|global_step/max_steps)['\"]: ['\"]\d{1,12}/(\d{1,12})['\"]"
 )
@@ -209,8 +210,18 @@ def _read_keras(line: Line, context: Context) -> Iterable[Event]:
 
 def _read_end(line: Line, context: Context) -> Iterable[Event]:
     if _END.search(line.text if "'train_runtime'" in line.text else line.body):
-        text = line.body.strip()[:MAX_TEXT]
-        yield Phase("training", "end", text, stamp(line.text), line.rank, context.file, line.number)
+        yield _end_of("training", line, context)
+
+
+def _read_process_end(line: Line, context: Context) -> Iterable[Event]:
+    """DeepSpeed's launcher: one of its processes left with 0; another one may yet fail."""
+    if _PROCESS_END.search(line.body):
+        yield _end_of("process", line, context)
+
+
+def _end_of(name: str, line: Line, context: Context) -> Phase:
+    text = line.body.strip()[:MAX_TEXT]
+    return Phase(name, "end", text, stamp(line.text), line.rank, context.file, line.number)
 
 
 _FLAVOURS = frozenset({"other"})
@@ -248,7 +259,7 @@ ENDS = Recogniser(
         r"\*{5} train metrics \*{5}",
         "Job [^ \n]{1,200} (?:is |has )?successfully completed",
         "# Avg bus bandwidth ",
-        r"Process \d+ exits successfully",
     ),
     _read_end,
 )
+PROCESS_ENDS = Recogniser((r"Process \d+ exits successfully",), _read_process_end)

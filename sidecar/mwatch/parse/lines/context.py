@@ -217,7 +217,7 @@ class Context:
 
     def error(self, line: Line, **values: Any) -> Error:
         blank = Error(
-            "launcher", None, "", None, None, None, None, None, None, None, None, None,
+            "launcher", None, "", None, None, None, None, None, None, None, None, None, None,
             stamp(line.text), line.rank, self.file, line.number,
         )  # fmt: skip
         return blank._replace(**values)
