@@ -19,6 +19,7 @@ from dataclasses import replace
 from mwatch.detect.shared.causes import (
     REPORTS,
     SIGABRT,
+    SIGTERM,
     cause_of_reason,
     has_trained,
     is_after,
@@ -400,10 +401,12 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
         return culprit(job, suspect) if suspect else None
     fault = root.fault.fault if root.fault else None
     error = root.error.error if root.error else None
+    if root.cause is Cause.KILLED and error and _ended_by(error) == SIGTERM:
+        return None  # somebody ended all of them: the launcher names the first that it noticed
     rank = error.rank if error else None
     if fault is not None and fault.rank is not None and fault.role != Role.CASCADE:
         rank = fault.rank  # a rank that complains about another is not to blame
-    if fault and fault.role == Role.CASCADE and error and _gave_up(error):
+    if fault and fault.role == Role.CASCADE and error and _ended_by(error) == SIGABRT:
         rank = None  # it complained of another
     if root.fault and root.fault.entry and _is_shared(job, root.fault, root.fault.entry):
         rank = None
@@ -428,8 +431,9 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
     )
 
 
-def _gave_up(error: Error) -> bool:
-    return signal_of(plain(error.exit_code, error.signal)) == SIGABRT
+def _ended_by(error: Error) -> int | None:
+    """The number of the signal."""
+    return signal_of(plain(error.exit_code, error.signal))
 
 
 def _others_waited(job: Job, rank: int) -> bool:

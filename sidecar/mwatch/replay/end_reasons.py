@@ -140,6 +140,9 @@ def of_full_memory(
     return _shown_before(lead, tails, line_counts, host_memory_full)
 
 
+_WAITING = frozenset({Cause.UNSCHEDULABLE, Cause.SUSPENDED})
+
+
 def of_cluster(
     lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
 ) -> Finding | None:
@@ -153,7 +156,9 @@ def of_cluster(
         return None
     for file, tail in tails.items():
         taken = taken_away(last_lines(tail, line_counts.get(file, 0)))
-        if taken is not None and (is_asked or taken.cause is not Cause.DELETED_BY_USER):
+        if taken is None or (lead.cause is Cause.UNSCHEDULABLE and taken.cause in _WAITING):
+            continue  # the event says more than the state of the job
+        if is_asked or taken.cause is not Cause.DELETED_BY_USER:
             return replace(by_words(file, taken, lead), is_guess=True)
     return None
 

@@ -26,7 +26,7 @@ WORKER_FAILED = "elastic-worker-failed"
 _WORKER = re.compile(r"exitcode: (-?\d{1,5})")
 _WRAPPED = {216: RERUN_EXIT, 217: FAILED_RESULT_EXIT}
 """Exit codes as `mwatch-run` passes them on where it acts."""
-SIGABRT, _SIGTERM = 6, 15
+SIGABRT, SIGTERM = 6, 15
 SHOT = frozenset({4, 7, 8, 9, 11})
 """Signals that a Python process does not send to itself: ILL, BUS, FPE, KILL, SEGV."""
 _MEANINGS = {
@@ -263,7 +263,7 @@ def place_of_exit(exit_code: int | None, signal: str | None) -> int:
     if code in (RERUN_EXIT, FAILED_RESULT_EXIT):
         return 0
     number = signal_of(code)
-    return 1 if number in SHOT else {SIGABRT: 3, _SIGTERM: 4}.get(number or 0, 2)
+    return 1 if number in SHOT else {SIGABRT: 3, SIGTERM: 4}.get(number or 0, 2)
 
 
 def cause_of_exit(exit_code: int | None) -> Cause:

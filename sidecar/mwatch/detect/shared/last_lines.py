@@ -46,7 +46,9 @@ _ASKED = re.compile(
 _LOADED_AFTER_ALL = re.compile(r"\bsuccessfully loaded (?:checkpoint )?(?:from )?\S*/", re.I)
 _LOAD_ROW = re.compile(r"^\W{0,8}(load|save) \.{3,100} (/\S{1,300})\s*$")
 """Of Megatron's list of arguments."""
-_EPOCH = re.compile(r"^\W{0,8}epoch (\d{1,6})\b", re.I)
+_EPOCH = re.compile(r"^\W{0,8}epoch (\d{1,6})\b|['\"]epoch['\"]: ?(\d{1,6})\.\d", re.I)
+_RESTORED = re.compile(r"\bRestored on \S{1,80} from checkpoint: ")
+"""Ray gives the code of the user a checkpoint; whether it is loaded shows later."""
 _AT_EPOCH = re.compile(r"\bresum(?:e|ing) [^\n]{0,300}\bepoch[=_-][1-9]\d{0,8}\b", re.I)
 _AT_FIRST = re.compile(
     r"^\W{0,8}step[ |:]{1,20}[01]\b|\btraining starts at step [01]\b|[\]-] step: {1,8}[01]\b", re.I
@@ -322,15 +324,15 @@ def started_anew(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     folders: dict[str, str] = {}
     for number, line in lines:
         text = line[:MAX_LINE]
-        if _CUT_OFF.search(text):
+        if _CUT_OFF.search(text) or _RESTORED.search(text):
             had_one, at_epoch = had_one or has_stepped, max(at_epoch, last_epoch)
         has_stepped = has_stepped or has_loss(text)
         if row := _LOAD_ROW.match(text):
             folders[row[1]] = row[2]
             had_one = had_one or len(set(folders.values())) > 1  # the weights of another run
-        epoch = _EPOCH.match(text)
-        last_epoch = int(epoch[1]) if epoch else last_epoch
-        is_first = epoch is not None and not last_epoch and at_epoch > 0
+        epoch = _EPOCH.search(text)
+        last_epoch = int(epoch[1] or epoch[2]) if epoch else last_epoch
+        is_first = epoch is not None and last_epoch < min(at_epoch, 2)
         if is_first or (is_asked and _AT_FIRST.search(text)):
             return anew or Complaint(Cause.STARTED_FROM_RANDOM, number, line.strip())
         if anew is not None and _LOADED_AFTER_ALL.search(text):

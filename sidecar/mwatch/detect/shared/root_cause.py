@@ -87,7 +87,7 @@ _NOTICES = frozenset(
 _ASSERTION = "process-assertion"
 _GRACE_LINES, _LATE_LINES = 200, 40
 _AGAIN = 5  # warnings of one kind
-_INTERRUPT = "keyboard-interrupt"
+_INTERRUPT, _HUB = "keyboard-interrupt", "hub-unreachable"
 _CRASH_LOOP = "k8s-crash-loop"
 _STUCK = ("build", "meet")  # what people interrupt because it does not end
 _LOADER_WORKER, _IN_WORKER = "dataloader-worker-error", "in DataLoader worker process"
@@ -336,6 +336,8 @@ class _Seen:
             cause = Cause.USER_ERROR
         if cause is Cause.CHECKPOINT and causes.is_of_a_loader(self._faults):
             cause = Cause.DATA
+        if seen.fault.id == _HUB and any(e.error.during == "data" for e in self._tracebacks()):
+            cause = Cause.STORAGE  # the data is read from there
         if cause is Cause.DATA and is_shard and (is_moved or not self._has_trained):
             cause = Cause.CHECKPOINT
         if cause is Cause.STORAGE and seen.entry.runbook == "checkpoint":
@@ -448,12 +450,11 @@ class _Seen:
     def _first_cascade(self) -> FaultSeen | None:
         """Prefer a collective that timed out, or NCCL's network, to a launcher that tidies up."""
         cascades = [
-            seen for seen in self._faults
+            seen for seen in unexplained(self._faults)
             if seen.entry is not None
             and (seen.entry.role is Role.CASCADE or seen.fault.id == _TIMED_OUT)
             and cause_of(seen.entry) in _BY_CASCADE
         ]  # fmt: skip
-        cascades = unexplained(cascades)
         firm = [
             seen for seen in cascades
             if seen.entry
