@@ -32,10 +32,12 @@ help: ## show this list
 demo: .venv/demo ## train a real small GPT, break it in five ways, see it come back (QUICK=1: two)
 	@.venv/bin/mwatch demo --real $(if $(QUICK),--quick)
 
-# Whole trainings with torch, real launchers, runs in trouble, a browser, Prometheus and a built release.
+# Whole trainings with torch, real launchers, runs in trouble, all public logs, a browser, Prometheus
+# and a built release.
 LONG := tests/browser tests/cli/test_demo_command.py tests/cli/test_run_launchers.py \
 	tests/cli/test_run_disks.py tests/cli/test_run_extremes.py tests/cli/test_run_trouble.py tests/gpt \
-	tests/kills tests/monitoring tests/release tests/run/test_unattended.py \
+	tests/kills tests/monitoring tests/public/test_all_cases.py tests/release \
+	tests/run/test_unattended.py \
 	tests/trainer/wrapper/test_hanging_disk.py
 PYTEST := $(PY) -m pytest -q -n $(WORKERS) --dist loadfile
 

@@ -55,7 +55,7 @@ def test_a_gang_that_lost_a_pod_is_restarted_without_budget_when_it_is_whole_aga
 
 def test_the_logs_word_of_a_deletion_is_explained_also_where_it_comes_first() -> None:
     fleet = Fleet(2).run(60)
-    report = Error("elastic", "SignalException", "got signal: 15", None, None, None, None,
+    report = Error("elastic", "SignalException", "got signal: 15", None, None, None, None, None,
                    "SIGTERM", None, None, None, None, None, None, "trainer.log", 70)  # fmt: skip
     fleet.pods[1].say(fleet.now, report)
     fleet.run(6)

@@ -115,3 +115,83 @@ def test_a_ray_worker_that_died_is_not_the_network_s_fault(tmp_path: Path) -> No
     )
     assert read(tmp_path, "Step 1/10", died, store).verdict.cause is Cause.CRASH
     assert read(tmp_path, "Step 1/10", store).verdict.cause is Cause.FABRIC
+
+
+def test_what_a_spawned_process_died_of_is_read_from_the_exception_of_old_torch(
+    tmp_path: Path,
+) -> None:
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "/opt/site-packages/torch/multiprocessing/spawn.py", line 108, in join',
+        "    raise Exception(",
+        "Exception: process 0 terminated with signal SIGKILL",
+    ]
+    assert read(tmp_path, "loading train data", *raised).verdict.cause is Cause.KILLED
+
+
+def test_a_host_that_mpi_lost_is_the_cause_of_the_codes_of_its_shells(tmp_path: Path) -> None:
+    lost = "ORTE has lost communication with a remote daemon."
+    code = "command terminated with exit code 137"
+    assert read(tmp_path, *STEPS, code).verdict.cause is Cause.KILLED
+    assert read(tmp_path, *STEPS, lost).verdict.cause is Cause.FABRIC
+    assert read(tmp_path, *STEPS, lost, code).verdict.cause is Cause.LOST_POD
+    killed = "worker-1   0/1   OOMKilled   0   22m"
+    assert read(tmp_path, *STEPS, killed, lost, code).verdict.cause is Cause.OOM
+
+
+def test_pods_evicted_for_the_disk_that_they_filled_are_stopped(tmp_path: Path) -> None:
+    pods = ["sft-master-0  0/1  Evicted  0  2h", "sft-worker-1  0/1  ContainerStatusUnknown  0  2h"]
+    why = (
+        "The node was low on resource: ephemeral-storage. Threshold quantity: 32, available: 30Ki. "
+        "Container main was using 41Ki, request is 0, has larger consumption of ephemeral-storage."
+    )
+    report = read(tmp_path, *STEPS, *pods, f'"message": "{why}",')
+    assert (report.verdict.cause, report.decision.action) == (Cause.STORAGE, Action.STOP)
+
+
+def test_memory_that_efa_may_not_lock_is_no_lack_of_memory(tmp_path: Path) -> None:
+    lines = ["Libfabric error: (-12) Cannot allocate memory", "srun: error: g7: task 4: Aborted"]
+    report = read(tmp_path, "NCCL INFO NET/OFI Selected provider is efa", *lines)
+    assert (report.verdict.cause, report.decision.action) == (Cause.FABRIC, Action.STOP)
+
+
+def test_a_process_that_a_watchdog_ended_had_hung(tmp_path: Path) -> None:
+    watchdog = (
+        "Section 'checkpointing' has been open for 1801.12 seconds. Timeout is 1800.00 seconds."
+    )
+    failed = (
+        "[ERROR] [ft_launcher@g7] failed (exitcode: -9) local_rank: 5 (pid: 45) of binary: python"
+    )
+    assert read(tmp_path, *STEPS, failed).verdict.cause is Cause.KILLED
+    watched = f"[WARNING] [RankMonitorServer:5] {watchdog}"
+    assert read(tmp_path, *STEPS, watched, failed).verdict.cause is Cause.HANG
+
+
+@pytest.mark.parametrize(("steps", "cause"), [(1, Cause.FABRIC), (6, Cause.HANG)])
+def test_a_lost_path_is_why_a_collective_timed_out_unless_the_run_went_on(
+    steps: int, cause: Cause, tmp_path: Path
+) -> None:
+    lost = f"g7:7:8 [2] transport/net_ib.cc:1096 {NETWORK.partition('] ')[2]}, opcode 3"
+    after = [f"Epoch: 0 | Step: {n} | Actor Loss: 0.01" for n in range(9, 9 + steps)]
+    timeout = (
+        "[E ProcessGroupNCCL.cpp:828] [Rank 4] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=28101, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1804210 milliseconds"
+    )
+    assert read(tmp_path, *STEPS, lost, *after, timeout).verdict.cause is cause
+
+
+def test_a_pod_without_room_is_why_the_others_waited(tmp_path: Path) -> None:
+    waited = "TimeoutError: Timeout 5400s to complete rendezvous."
+    event = (
+        "Warning  FailedScheduling  4m  scheduler  0/11 nodes are available: 8 Insufficient gpu."
+    )
+    assert read(tmp_path, waited).verdict.cause is Cause.HANG
+    assert read(tmp_path, waited, event).verdict.cause is Cause.UNSCHEDULABLE
+
+
+def test_a_stage_without_a_loss_of_its_own_is_not_nan(tmp_path: Path) -> None:
+    bar = "Epoch 0:   3%|# | {0}/20101 [2:11<76:16, 14.05s/it, loss=nan, {1}global_step={0}.0]"
+    whole = [bar.format(n, "reduced_train_loss=3.94, ") for n in range(563, 575)]
+    assert read(tmp_path, *whole).verdict.cause is not Cause.NAN
+    bad = [bar.format(n, "reduced_train_loss=nan, ") for n in range(563, 575)]
+    assert read(tmp_path, *bad).verdict.cause is Cause.NAN

@@ -10,7 +10,6 @@ recover waits for the backoff alone.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -30,7 +29,7 @@ from mwatch.decide.policy import (
 )
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Act, Action, Decision, DecisionRecord, Witness
-from mwatch.model.fault import AvoidNode, Blame, CatalogueEntry, RestartHelps, Role
+from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
 from mwatch.model.finding import LOG_END, CulpritState, Finding, Severity
 from mwatch.model.job import Job
 from mwatch.model.phase import DeadlineSlot
@@ -48,7 +47,6 @@ _FOR_A_PERSON = frozenset(
 """Shown and not acted on; starting again changes nothing. A job without room keeps its place."""
 _QUOTED = "not acted on: its lines came all at once, so they may be quoted from another run"
 _NO_FIX = "a restart does not fix it"
-_CRASHED_PROCESS = re.compile(r"\bPID (\d{1,9})|\[[\w.-]{1,80}:(\d{1,9}) ")
 _BUS_ERROR = "process-bus-error"
 _NEVER_WORKED = "this run has never made a step, so its set-up is more likely at fault than chance"
 _GUESS = f"not acted on: too little is known of this job to say what silence is usual, {_WAIT}"
@@ -323,19 +321,7 @@ def _is_set_up_fault(case: _Case) -> bool:
     is_of_code = entry.blame is Blame.USER and finding.cause is Cause.CRASH
     is_ours = entry.xid is None and (entry.blame is Blame.NODE or is_of_code)
     is_set_up = finding.cause is Cause.FABRIC or is_ours or entry.id == _BUS_ERROR
-    is_set_up = is_set_up or (entry.xid is None and _crashed_alike(case, entry))
     return is_set_up and entry.restart_helps is RestartHelps.MAYBE
-
-
-def _crashed_alike(case: _Case, entry: CatalogueEntry) -> bool:
-    """The same native crash ended several processes: it is in what they have in common."""
-    if case.finding.cause is not Cause.CRASH:
-        return False
-    attempt = case.job.attempt
-    texts = [each.fault.text for each in attempt.faults if each.entry == entry]
-    texts += [each.error.message for each in attempt.errors]
-    found = (_CRASHED_PROCESS.search(text) for text in texts)
-    return len({each[1] or each[2] for each in found if each}) > 1
 
 
 def _stood_from_the_start(case: _Case) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 
+from mwatch.classifier.classifier import is_progress
 from mwatch.detect.crashed import interrupted_hang
 from mwatch.detect.shared.cluster_lines import taken_away
 from mwatch.detect.shared.last_lines import (
@@ -39,9 +40,16 @@ _ASKED_TO_END = re.compile(
     r"SIGTERM|\b15 death signal|signal\W{1,4}15\b|(?:code|status|exitcode)\W{1,6}(?:-15|143)\b"
 )
 _PEER_GONE = re.compile(r"\bpeer\b|ncclRemoteError|remote process")
+_PATH_LOST = re.compile(
+    r"NET/IB ?:[^\n]{0,120}Got completion [^\n]{0,200}(?:with error|status=|vendor err)"
+)
+_NO_ROOM = re.compile(r"\bFailedScheduling\b[^\n]{0,200}\bnodes are available: ")
 _WAITS = re.compile(r"\bFile \"[^\"]{0,300}torch/distributed/[^\"]{1,200}\", line \d+, in ")
 _LAST_FRAMES = 6  # lines
 _INTERRUPT = re.compile(r"\bKeyboardInterrupt\b")
+_WAITING = frozenset({Cause.UNSCHEDULABLE, Cause.SUSPENDED})
+_STEPS_IN_FLIGHT = 2
+"""So many may still be printed while the last collective waits."""
 _SUCCEEDED = re.compile(r"\bworker group (?:successfully )?finished\b.{0,40}(?:SUCCEEDED|Waiting)")
 _LAST_WORDS = 30  # lines
 _FROM_OUTSIDE = (
@@ -140,7 +148,38 @@ def of_full_memory(
     return _shown_before(lead, tails, line_counts, host_memory_full)
 
 
-_WAITING = frozenset({Cause.UNSCHEDULABLE, Cause.SUSPENDED})
+def of_lost_path(
+    lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+) -> Finding | None:
+    """The collective that timed out had lost its connection: NCCL does not make a new one.
+    None: not so."""
+    if lead.cause is not Cause.HANG:
+        return None
+
+    def lost(before: list[tuple[int, str]]) -> Complaint | None:
+        found = next((each for each in reversed(before) if _PATH_LOST.search(each[1])), None)
+        if found is None:
+            return None
+        steps = sum(is_progress(text) for number, text in before if number > found[0])
+        is_cause = steps <= _STEPS_IN_FLIGHT
+        return Complaint(Cause.FABRIC, found[0], found[1].strip()) if is_cause else None
+
+    return _shown_before(lead, tails, line_counts, lost)
+
+
+def of_missing_pod(
+    lead: Finding, tails: Mapping[str, bytes], line_counts: Mapping[str, int]
+) -> Finding | None:
+    """The others waited for a pod that has no room; None: not so."""
+    if lead.cause not in (Cause.HANG, Cause.FABRIC):
+        return None
+    for file, tail in tails.items():
+        lines = last_lines(tail, line_counts.get(file, 0))
+        pending = next((each for each in lines if _NO_ROOM.search(each[1])), None)
+        if pending is not None and not any(is_progress(text) for _, text in lines):
+            complaint = Complaint(Cause.UNSCHEDULABLE, pending[0], pending[1].strip())
+            return replace(by_words(file, complaint, lead), is_guess=True)
+    return None
 
 
 def of_cluster(

@@ -83,6 +83,8 @@ from mwatch.replay.end_reasons import (
     last_lines,
     of_cluster,
     of_full_memory,
+    of_lost_path,
+    of_missing_pod,
     of_ranks_given_twice,
     while_preparing,
     worse_than_before,
@@ -184,7 +186,7 @@ class LogEnd:
             return None if is_finished else self.from_words(tails, line_counts)
         if better := explained(lead, tails, line_counts, after_new_start, worse_than_before):
             return better
-        ways = (after_its_end, of_full_memory, of_cluster)
+        ways = (after_its_end, of_full_memory, of_lost_path, of_missing_pod, of_cluster)
         if better := explained(lead, tails, line_counts, *ways):
             return better
         if lead is not None and lead.cause in _ENDED_BY_HAND:

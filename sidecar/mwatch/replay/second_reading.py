@@ -22,6 +22,7 @@ from typing import NamedTuple
 from mwatch import classifier
 from mwatch.classifier.classifier import TROUBLE, Classifier, Scores, is_progress
 from mwatch.decide.decide import advise
+from mwatch.detect.shared.attempts import crashed_alike
 from mwatch.engine.engine import Engine
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
@@ -78,6 +79,7 @@ _MAY_PASS = frozenset({Cause.KILLED, Cause.PREEMPTED, Cause.DRAINED, Cause.LOST_
 """Whoever did it is outside the run: its words do not say whether it comes again."""
 _HARDLY = "a restart is hardly going to fix it"
 _CAME_AGAIN = "logs that read like this one are of failures that come again after a restart"
+_ALIKE = "several processes crashed alike, so no GPU or node is to blame"
 _WHILE_IT_RUNS = frozenset({Cause.STARTED_FROM_RANDOM, Cause.HANG, Cause.SLOW})
 """Any other fault would have ended a run that printed steps after the last line of trouble."""
 _LEAST, _MOST = 0.5, 0.8
@@ -238,21 +240,25 @@ def _stopped(concluded: RunConclusion, engine: Engine, last: _LastLines) -> RunC
     again."""
     decided, lead = concluded.decision, concluded.decision.finding
     is_known = decided.resume_from is not None or decided.cause in _MAY_PASS
-    if decided.action is not Action.RESTART or lead is None or is_known or last.say_little:
+    if decided.action is not Action.RESTART or lead is None or is_known:
         return concluded
-    reading = last.scores
-    if reading is None:
-        return concluded
-    ahead = reading.actions[Action.STOP] - reading.actions[Action.RESTART]
-    if ahead < _STOPS:
-        return concluded
+    why = _ALIKE if crashed_alike(engine.job, lead) else _comes_again(last)
     advised = advise(engine.job, lead, (), engine.settings, preferred=Action.STOP)
-    if advised is None:
+    if why is None or advised is None:
         return concluded
     reason = f"{lead.summary.rstrip('. ')}: {_HARDLY}"
-    proposal = f"{_CAME_AGAIN}: {advised.proposal}"
+    proposal = f"{why}: {advised.proposal}"
     advised = replace(advised, reason=reason, proposal=proposal)
     return concluded._replace(decision=advised, acted_at=None)
+
+
+def _comes_again(last: _LastLines) -> str | None:
+    """Why such a failure comes again; None: its words do not show it."""
+    reading = None if last.say_little else last.scores
+    if reading is None:
+        return None
+    ahead = reading.actions[Action.STOP] - reading.actions[Action.RESTART]
+    return _CAME_AGAIN if ahead >= _STOPS else None
 
 
 def _well(opinion: Opinion, concluded: RunConclusion, others: tuple[Finding, ...]) -> RunConclusion:

@@ -63,6 +63,13 @@ def test_a_box_is_read_like_the_traceback_that_python_prints(
     assert event.frame in drawn[event.where_line - 2]
 
 
+def test_a_path_of_any_length_is_joined_again(tmp_path: Path) -> None:
+    for length in range(1, 80):  # so that each part of the row is once the first of the next row
+        folder = tmp_path / ("a" * length)
+        event = one(log(*boxed(folder, "fit")), Error)
+        assert event.where == f"{folder}/loop.py:3 in save_checkpoint"
+
+
 def test_the_first_box_of_a_chain_is_the_cause(tmp_path: Path) -> None:
     event = one(log(*boxed(tmp_path, "chained")), Error)
     assert (event.error, event.where) == ("OSError", f"{tmp_path}/loop.py:3 in save_checkpoint")

@@ -8,12 +8,13 @@ fault, else by the class of its first error, without numbers, ranks and times.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from mwatch.detect.shared import causes, evidence
 from mwatch.model.cause import Cause
 from mwatch.model.event import ASKED_EXITS, Error
-from mwatch.model.finding import Evidence
+from mwatch.model.finding import Evidence, Finding
 from mwatch.model.job import Attempt, Job
 from mwatch.model.phase import JobPhase
 
@@ -21,6 +22,10 @@ _ASKED_EXITS = ASKED_EXITS | {"signal"}
 _ASKED_REASONS = frozenset({"preempted", "deleted", "suspended", "drained"})
 _RERUN_EXITS = frozenset({16, 216})
 """Megatron asks to be resumed once; the wrapper passes 16 on as 216."""
+
+
+_PROCESS = re.compile(r"\bPID (\d{1,9})|\[[\w.-]{1,80}:(\d{1,9}) ")
+"""In what a native crash prints."""
 
 
 class EndedAttempt(NamedTuple):
@@ -113,3 +118,14 @@ def _class(error: Error) -> str | None:
     if error.error:
         return error.error
     return error.signal or (f"exit-{error.exit_code}" if error.exit_code else None)
+
+
+def crashed_alike(job: Job, finding: Finding) -> bool:
+    """The same native crash ended several processes: it is in what they have in common."""
+    if finding.cause is not Cause.CRASH or finding.fault is None:
+        return False
+    faults = (seen.fault for seen in job.attempt.faults)
+    texts = [fault.text for fault in faults if fault.id == finding.fault]
+    texts += [seen.error.message for seen in job.attempt.errors]
+    found = filter(None, map(_PROCESS.search, texts))
+    return len({each[1] or each[2] for each in found}) > 1

@@ -1,12 +1,50 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which faults explain others that are printed beside them: those are not the root cause."""
+"""Which of the printed faults may be a root cause: not those that a program goes on after, and not
+those that others beside them explain."""
 
 from __future__ import annotations
 
-from mwatch.model.fault import Blame
+import re
+from collections.abc import Container, Mapping
+
+from mwatch.model.event import Error, Fault
+from mwatch.model.fault import Blame, Role
 from mwatch.model.job import FaultSeen
 
+_SHOWN = 400  # characters of a line in which its level is looked for
+_ENDS = re.compile(
+    r"\b(?:stop(?:ping|s)?|end(?:ing|s)?|abort(?:ing|s)?|terminat(?:e|ing|es)|exit(?:ing|s)?)"
+    r" (?:the )?(?:training|run|job|process)\b",
+    re.I,
+)
+_WARNS = re.compile(
+    r"(?<!NCCL )warn(?:ing)?\b|^\[?W\d{0,4} |(?<![=/\w.-])(?-i:INFO|DEBUG)(?![/\w-])|\bretrying\b"
+    r"|\bwill retry\b|\bfalling back\b|\bskipp(?:ed|ing)\b",
+    re.I,
+)
+"""Words of a line about something that the program goes on after."""
+_UNCAUGHT = re.compile(r"^[^\n]{0,200}?\[rank\d{1,7}\]: ")
+"""What torch prints before an exception that nobody caught, behind the level of a relay."""
+_OF_NCCL = re.compile(r"\.(?:cc|cu|h):\d{1,5} WARN ")
+"""NCCL up to 2.3 prints its errors so; later ones have its name before the level."""
+_UNDEFINED = {
+    "absurd-allocation": re.compile(""),
+    "ranks-hold-other-models": re.compile(r"inconsistent 0 params"),
+}
+"""Numbers that a failed collective left undefined."""
+_BY_OTHERS = ("k8s-", "ray-", "slurm-", "cloud-")
+"""Faults that a scheduler reports: its warnings are about what has happened."""
+_NOTICES = frozenset(
+    {
+        "batch-limit", "container-memory-limit", "k8s-disk-limit", "k8s-evicted",
+        "k8s-evicted-disk", "k8s-node-not-ready", "k8s-node-shutdown", "k8s-preempted",
+        "slurm-cancelled", "slurm-node-failed", "slurm-out-of-memory", "slurm-preempted",
+        "slurm-time-limit",
+    }
+)  # fmt: skip
+"""Reported by a scheduler: steps of a grace period, or a log pasted below, may come after it."""
+_GRACE_LINES = 200
 _RECLAIMED = frozenset(
     {"cloud-machine-reclaimed", "k8s-node-drained", "k8s-node-shutdown", "k8s-preempted",
      "slurm-preempted"}
@@ -19,12 +57,15 @@ _PARTS = (Blame.NODE, Blame.GPU, Blame.FABRIC)
 _EXPLAINED = (
     (_RECLAIMED, _NODE_GONE),
     (_RECLAIMED | _NODE_GONE, _PEER_GONE),
-    (frozenset({"k8s-evicted-disk", "k8s-disk-limit"}), frozenset({"k8s-evicted"})),
+    (frozenset({"k8s-evicted-disk", "k8s-disk-limit"}), frozenset({"k8s-evicted"}) | _NODE_GONE),
     (frozenset({"k8s-disk-limit"}), frozenset({"k8s-evicted-disk"})),
     (frozenset({"k8s-preempted"}), frozenset({"k8s-quota-exceeded", "k8s-unschedulable"})),
     (frozenset({"container-refused-by-kernel"}), frozenset({"container-image-failed"})),
     (frozenset({"elastic-death-signal"}), _PEER_GONE | {"gloo-peer-closed"}),
-    (frozenset({"ray-worker-died"}), frozenset({"store-peer-gone"})),
+    (
+        frozenset({"ray-worker-died"}),
+        frozenset({"store-peer-gone"}),
+    ),
     (frozenset({"workers-out-of-sync"}), frozenset({"checkpoint-truncated"})),
 )
 """What explains other faults that are printed beside it, and those."""
@@ -43,3 +84,27 @@ def unexplained(faults: list[FaultSeen]) -> list[FaultSeen]:
 def _is_of_hardware(seen: FaultSeen) -> bool:
     """An Xid that the code of the job does not cause; the driver's log is often pasted below."""
     return seen.entry is not None and seen.entry.xid is not None and seen.entry.blame in _PARTS
+
+
+def is_grave(seen: FaultSeen, after: Mapping[str, int], again: Container[str]) -> bool:
+    """A cascade shows that something failed, whatever its level, and so does what comes `again` and
+    again without progress."""
+    is_again = seen.fault.id in again
+    has_level = seen.fault.role != Role.CASCADE and not seen.fault.id.startswith(_BY_OTHERS)
+    has_level = has_level and not is_again
+    text = _OF_NCCL.sub("", _UNCAUGHT.sub("", seen.fault.text[:_SHOWN]))
+    is_mild = has_level and _WARNS.search(text) is not None and _ENDS.search(text) is None
+    return is_behind(seen.fault, after) and not is_mild
+
+
+def is_behind(what: Fault | Error, after: Mapping[str, int]) -> bool:
+    return what.line > after.get(what.file, 0) - grace_lines(what)
+
+
+def grace_lines(what: Fault | Error) -> int:
+    return _GRACE_LINES if isinstance(what, Fault) and what.id in _NOTICES else 0
+
+
+def is_undefined(seen: FaultSeen) -> bool:
+    form = _UNDEFINED.get(seen.fault.id)
+    return form is not None and form.search(seen.fault.text) is not None

@@ -47,6 +47,8 @@ _NOT_FINITE = re.compile(
     r"|\b(?:nan|inf|non-?finite) (?:loss|grad)|gradients? at all steps are invalid",
     re.I,
 )
+_REDUCED = "reduced_train_loss"
+"""Of all stages of a pipeline; beside it NeMo prints that of this stage, which may have none."""
 _BAD_LOSSES = 2  # lines in a row
 _OFTEN = 4  # lines in all
 _FEW = 3  # lines
@@ -111,7 +113,9 @@ def bad_numbers(lines: Iterable[tuple[int, str]], least: int = _BAD_LOSSES) -> C
     ever: dict[str, list[tuple[int, str]]] = {}
     for number, line in lines:
         text = line[:MAX_LINE]
-        for name, loss in _losses(text):
+        named = list(_losses(text))
+        reduced = [each for each in named if _REDUCED in each[0]]
+        for name, loss in reduced or named:
             of_name = bad.setdefault(name, [])
             if not isfinite(loss):
                 of_name.append((number, line))

@@ -12,11 +12,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from mwatch.detect.shared import causes, words
-from mwatch.detect.shared.cascades import unexplained
+from mwatch.detect.shared.cascades import (
+    grace_lines,
+    is_behind,
+    is_grave,
+    is_undefined,
+    unexplained,
+)
 from mwatch.detect.shared.causes import REPORTS, cause_of, explains
 from mwatch.detect.shared.raised_at import cause_of_place, reads_data
 from mwatch.detect.shared.stall import Mismatch, out_of_step
@@ -27,7 +33,6 @@ from mwatch.model.job import ErrorSeen, FaultSeen, Job, ProcessGone
 from mwatch.model.observation import ProcessExit
 from mwatch_trainer.exits.signal_table import signal_of
 
-_SHOWN = 400  # characters of a line in which its level is looked for
 _BEFORE_SECONDS = 60.0
 """Another rank may still print a step line after the fault that ends them all."""
 _CHECKPOINT_FILE = re.compile(
@@ -46,26 +51,6 @@ _BY_CASCADE = frozenset(
     {Cause.HANG, Cause.FABRIC, Cause.KILLED, Cause.LOST_POD, Cause.UNSCHEDULABLE}
 )
 _RAISED = ("traceback", "exception")
-_ENDS = re.compile(
-    r"\b(?:stop(?:ping|s)?|end(?:ing|s)?|abort(?:ing|s)?|terminat(?:e|ing|es)|exit(?:ing|s)?)"
-    r" (?:the )?(?:training|run|job|process)\b",
-    re.I,
-)
-_WARNS = re.compile(
-    r"(?<!NCCL )warn(?:ing)?\b|^\[?W\d{0,4} |(?<![=/\w.-])(?-i:INFO|DEBUG)(?![/\w-])|\bretrying\b"
-    r"|\bwill retry\b|\bfalling back\b|\bskipp(?:ed|ing)\b",
-    re.I,
-)
-"""Words of a line about something that the program goes on after."""
-_UNCAUGHT = re.compile(r"^[^\n]{0,200}?\[rank\d{1,7}\]: ")
-"""What torch prints before an exception that nobody caught, behind the level of a relay."""
-_OF_NCCL = re.compile(r"\.(?:cc|cu|h):\d{1,5} WARN ")
-"""NCCL up to 2.3 prints its errors so; later ones have its name before the level."""
-_UNDEFINED = {
-    "absurd-allocation": re.compile(""),
-    "ranks-hold-other-models": re.compile(r"inconsistent 0 params"),
-}
-"""Numbers that a failed collective left undefined."""
 _TIMED_OUT = "collective-timeout-status"
 """Printed beside the timeout itself, which an excerpt may lack."""
 _OF_NETWORK = frozenset(
@@ -73,20 +58,11 @@ _OF_NETWORK = frozenset(
 )
 _PORT = "store-port-in-use"
 _PORT_IN_USE = re.compile(r"[Aa]ddress already in use|EADDRINUSE")
-_BY_OTHERS = ("k8s-", "ray-", "slurm-", "cloud-")
-"""Faults that a scheduler reports: its warnings are about what has happened."""
-_NOTICES = frozenset(
-    {
-        "batch-limit", "container-memory-limit", "k8s-disk-limit", "k8s-evicted",
-        "k8s-evicted-disk", "k8s-node-not-ready", "k8s-node-shutdown", "k8s-preempted",
-        "slurm-cancelled", "slurm-node-failed", "slurm-out-of-memory", "slurm-preempted",
-        "slurm-time-limit",
-    }
-)  # fmt: skip
-"""Reported by a scheduler: steps of a grace period, or a log pasted below, may come after it."""
 _ASSERTION = "process-assertion"
-_GRACE_LINES, _LATE_LINES = 200, 40
+_LATE_LINES = 40
 _AGAIN = 5  # warnings of one kind
+_WATCHED = frozenset({"ft-no-first-heartbeat", "ft-no-heartbeat", "ft-section-timeout"})
+_HOST_LOST = "mpi-host-lost"
 _INTERRUPT, _HUB = "keyboard-interrupt", "hub-unreachable"
 _CRASH_LOOP = "k8s-crash-loop"
 _STUCK = ("build", "meet")  # what people interrupt because it does not end
@@ -142,30 +118,6 @@ def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | 
     return _Seen(job, has_late_lines=True).first_cause() or seen.cause_by_exit()
 
 
-def _is_grave(seen: FaultSeen, after: Mapping[str, int], again: Container[str]) -> bool:
-    """A cascade shows that something failed, whatever its level, and so does what comes `again` and
-    again without progress."""
-    is_again = seen.fault.id in again
-    has_level = seen.fault.role != Role.CASCADE and not seen.fault.id.startswith(_BY_OTHERS)
-    has_level = has_level and not is_again
-    text = _OF_NCCL.sub("", _UNCAUGHT.sub("", seen.fault.text[:_SHOWN]))
-    is_mild = has_level and _WARNS.search(text) is not None and _ENDS.search(text) is None
-    return _is_behind(seen.fault, after) and not is_mild
-
-
-def _is_behind(what: Fault | Error, after: Mapping[str, int]) -> bool:
-    return what.line > after.get(what.file, 0) - _grace_lines(what)
-
-
-def _grace_lines(what: Fault | Error) -> int:
-    return _GRACE_LINES if isinstance(what, Fault) and what.id in _NOTICES else 0
-
-
-def _is_undefined(seen: FaultSeen) -> bool:
-    form = _UNDEFINED.get(seen.fault.id)
-    return form is not None and form.search(seen.fault.text) is not None
-
-
 class _Seen:
     """Everything observed since the last step.
 
@@ -195,10 +147,10 @@ class _Seen:
         self._faults = [seen for seen in attempt.faults if self._counts(seen.at, seen.fault)]
         if after is not None:
             faults, errors = self._faults, self._errors
-            behind = Counter(seen.fault.id for seen in faults if _is_behind(seen.fault, after))
+            behind = Counter(seen.fault.id for seen in faults if is_behind(seen.fault, after))
             again = {id for id, count in behind.items() if count >= _AGAIN}
-            self._faults = [seen for seen in faults if _is_grave(seen, after, again)]
-            self._errors = [seen for seen in errors if _is_behind(seen.error, after)]
+            self._faults = [seen for seen in faults if is_grave(seen, after, again)]
+            self._errors = [seen for seen in errors if is_behind(seen.error, after)]
         if has_late_lines:
             every = (*attempt.errors, *attempt.exceptions)
             uncaught = [seen for seen in every if self._is_uncaught(seen.error)]
@@ -224,7 +176,7 @@ class _Seen:
         if last is None or causes.is_after(last, at, what.file, what.line):
             return True
         if what.file == last.file:
-            return what.line > last.line - _grace_lines(what)
+            return what.line > last.line - grace_lines(what)
         return at >= last.at - _BEFORE_SECONDS
 
     def _exit_code(self) -> int | None:
@@ -336,6 +288,8 @@ class _Seen:
             cause = Cause.USER_ERROR
         if cause is Cause.CHECKPOINT and causes.is_of_a_loader(self._faults):
             cause = Cause.DATA
+        if seen.fault.id == _HOST_LOST and signal_of(self._code) in causes.SHOT:
+            cause = Cause.LOST_POD  # the shell that mpirun had there was killed with its pod
         if seen.fault.id == _HUB and any(e.error.during == "data" for e in self._tracebacks()):
             cause = Cause.STORAGE  # the data is read from there
         if cause is Cause.DATA and is_shard and (is_moved or not self._has_trained):
@@ -393,11 +347,12 @@ class _Seen:
         if causes.ran_out_of_memory(self._faults):
             # Peers of who was killed see that the path is gone.
             roots = [seen for seen in roots if seen.entry and seen.entry.blame is not Blame.FABRIC]
+            roots = [seen for seen in roots if seen.fault.id != _HOST_LOST]
         timeouts = (self._order(seen) for seen in self._faults if seen.fault.id in TIMEOUTS)
         if first := min(timeouts, default=None):
             roots = [s for s in roots if s.fault.id not in _SEGFAULTS or self._order(s) < first]
-        if any(map(_is_undefined, roots)) and self._first_cascade():
-            return [seen for seen in roots if not _is_undefined(seen)]
+        if any(map(is_undefined, roots)) and self._first_cascade():
+            return [seen for seen in roots if not is_undefined(seen)]
         return roots
 
     def _named_roots(self) -> list[FaultSeen]:
@@ -439,6 +394,8 @@ class _Seen:
         number = signal_of(self._code)
         if number is None or (number == causes.SIGABRT and self._first_cascade() is not None):
             return None  # torch's watchdog ends a process by causes.SIGABRT
+        if any(seen.fault.id in _WATCHED for seen in self._faults):
+            return None  # so does that of ft_launcher, by SIGKILL
         return self._of_code()
 
     def cause_by_cascade(self) -> RootCause | None:

@@ -69,7 +69,8 @@ _BOX_OPEN = re.compile(
 """The library rich draws a traceback as a box: Composer, OLMo, Typer and others print such ones."""
 _BOX_CLOSE = re.compile(r"^[\u2570\u2514+][\u2500\u2501-]{9}")
 _BOX_ROW = re.compile(r"^[\u2502|] ?(.*?)\s*[\u2502|]?$")
-_BOX_FRAME = re.compile(r"(\S.{0,500}?):(\d{1,7}) in(?: (\S.{0,200}))?$")
+_BOX_FRAME = re.compile(r"(\S.{0,500}?):(\d{1,7}) ?in(?: (\S.{0,200}))?$")
+_LONGEST_PATH = 700
 _BOX_SOURCE = re.compile(r"[\u2771>]\s{1,4}\d{1,7} [\u2502|]\W{0,80}(.*)")
 _INSIDE = re.compile(re.escape(_OPEN) + r" \(RANK (\d{1,7})\)")
 """Torch prints the traceback of each rank that failed under its own CheckpointException."""
@@ -78,6 +79,8 @@ _SPAWN = "torch/multiprocessing/spawn.py"
 _RELAYS = ("raise subprocess.CalledProcessError(", "raise ChildFailedError(")
 """Statements of launchers, at which a traceback may be cut off."""
 _CHILD_ENDS = ("CalledProcessError", "ProcessExitedException")
+_ENDED = re.compile(r"process \d{1,7} terminated with (?:signal|exit code) ")
+"""What torch.multiprocessing raised as a bare Exception until 1.6."""
 _OF_AN_ACTOR = "because of an error raised in its creation task"
 """Ray prints the traceback of the actor below the exception that reports its end."""
 _DURING = {
@@ -297,8 +300,8 @@ class _BoxedTraceback(_Traceback):
             self._read_source(source[1])
         elif found:
             self._held = f"{found[0]} "
-        elif text.startswith("/"):
-            self._held = text
+        elif text.startswith("/") or (text and held):
+            self._held = (held + text)[:_LONGEST_PATH]
 
 
 def _prefix_before(text: str, opening: str) -> re.Pattern[str] | None:
@@ -310,7 +313,8 @@ def _prefix_before(text: str, opening: str) -> re.Pattern[str] | None:
 
 
 def _end_of_child(raised: _Raised) -> LauncherReport | None:
-    return next(read_reports(raised.message), None) if raised.name.endswith(_CHILD_ENDS) else None
+    is_end = raised.name.endswith(_CHILD_ENDS) or _ENDED.match(raised.message)
+    return next(read_reports(raised.message), None) if is_end else None
 
 
 def _read_escaped(line: Line, context: Context) -> Iterable[Event]:

@@ -11,6 +11,7 @@ skipped steps. Composer's values are the latest, not means: a block covers one b
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from typing import Literal
@@ -60,6 +61,7 @@ _ENTRY = re.compile(r"\s+(?:Train|Eval) (\S[^:]{0,200}): (.*)")
 _OLMO_ENTRY = re.compile(r"\s+(\w[\w/ .()-]{0,200})=(\S.*)")
 _OLMO_LOSS = re.compile(r"train/\w{0,40}[Ll]oss")
 _MAX_ENTRIES = 512
+_TRUE_LOSS = "reduced_train_loss"
 _TFLOPS = "throughput/device/flops_per_sec"
 
 
@@ -101,6 +103,8 @@ def _read_bar(line: Line, context: Context) -> Iterable[Event]:
                 fields.add(key, value)
         if not fields.losses:
             continue
+        if not math.isfinite(fields.losses.get("loss", 0.0)) and _TRUE_LOSS in fields.losses:
+            del fields.losses["loss"]  # of this stage of the pipeline alone, which has none
         rate = _RATE.search(found[4])
         if rate and float(rate[1]):
             seconds = float(rate[1]) if rate[2] == "s/it" else 1 / float(rate[1])
