@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the cases of `tests/public/cases` and compare each one's verdict with what it should be.
 
-A file holds the cases of one project, each with these keys:
+A file holds the cases of one project, or, if it is named after a plant or a landscape, the set that
+one reader of many projects collected without knowing mwatch. Each case has these keys:
 
 - `name`: unique in all files; `kind`: what the user would call it (see `KINDS`)
 - `source`: the public thread; `truth`: what it concluded, in one sentence

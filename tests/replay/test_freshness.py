@@ -54,7 +54,7 @@ def test_a_fresh_copy_of_an_old_log_is_hung_or_ended(tmp_path: Path, minutes: in
     report = saved(tmp_path, run, moment(run.at) + 60.0 * minutes)
     assert (report.verdict.cause, report.decision.action) == (Cause.HANG, Action.NONE)
     assert report.exit_code == 1
-    assert "hangs since then, or it ended without a word" in report.verdict.summary
+    assert "has hung since then, or it ended without a message" in report.verdict.summary
     assert "kubectl get pod" in report.verdict.summary
     assert "its clock is taken as UTC" in report.verdict.summary
     assert report.verdict.confidence <= 0.4

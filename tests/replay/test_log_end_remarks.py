@@ -181,7 +181,7 @@ def test_a_log_that_reports_its_end_is_finished_and_says_so_without_contradictio
     assert report.verdict.cause is Cause.FINISHED
     assert report.verdict.summary.startswith("The last lines report the end of the run: ")
     assert report.advice.step == "nothing to do: training is done"
-    assert report.decision.reason == "nothing but the words of the log show it"
+    assert report.decision.reason == "only the wording of the log suggests it"
 
 
 def test_deepspeed_reports_that_its_processes_ended_well(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_cause_that_no_rule_finds_is_named_with_the_line_that_speaks_for_it(
     lead = report.decision.finding
     assert lead is not None and lead.is_guess
     assert lead.evidence[0].text in case("felicia-openrlhf-engines-idle-silence").text
-    assert "reads like other logs with this cause" in report.verdict.summary
+    assert "resembles others with this cause" in report.verdict.summary
 
 
 def test_a_cause_that_only_words_show_gives_way_to_a_better_one(tmp_path: Path) -> None:

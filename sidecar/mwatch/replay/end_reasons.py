@@ -56,7 +56,8 @@ _FROM_OUTSIDE = (
     Cause.LOST_POD, Cause.PREEMPTED, Cause.KILLED, Cause.DRAINED, Cause.HARDWARE, Cause.FABRIC,
 )  # fmt: skip
 _OF_NUMBERS = (Cause.LOSS_SPIKE, Cause.NAN, Cause.SLOW)
-_BY_ITS_WORDS = "By its words the log ends with this cause"
+_BY_ITS_WORDS = "The last lines point to this cause"
+ONLY_WORDS = "only the wording of the log suggests it"
 _ENDS = {
     Cause.FINISHED: "The last lines report the end of the run",
     Cause.FINISHED_EARLY: "It ended by itself, far from its last step",
@@ -285,7 +286,7 @@ def by_words(
     """`lead`: the end that the words explain; None: nothing shows an end. `is_clear`: what they
     show lasts, so that somebody has to act."""
     is_of_numbers = complaint.cause in _OF_NUMBERS
-    opening = "The last lines show it, from here on" if is_of_numbers else _BY_ITS_WORDS
+    opening = "The last lines show it, starting with" if is_of_numbers else _BY_ITS_WORDS
     opening = _ENDS.get(complaint.cause, opening)
     return Finding(
         detector=LOG_END,

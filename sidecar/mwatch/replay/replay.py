@@ -29,7 +29,7 @@ from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
 from mwatch.model.step import PlacedLines
-from mwatch.replay.end_reasons import is_only_words
+from mwatch.replay.end_reasons import ONLY_WORDS, is_only_words
 from mwatch.replay.flight_evidence import FlightEvidence
 from mwatch.replay.freshness import TAIL, Age
 from mwatch.replay.log_end import LogEnd
@@ -180,7 +180,7 @@ def _silent_since(player: Player, last: float, age: Age) -> RunConclusion | None
     assumed = f" ({age.assumed})" if age.assumed else ""
     text = (
         f"the last line is {_minutes(age.seconds)} old{assumed}: {found.summary}. Either the run "
-        f"hangs since then, or it ended without a word; {_ASK}"
+        f"has hung since then, or it ended without a message; {_ASK}"
     )
     found = replace(found, summary=text, confidence=min(found.confidence, _DOUBTED))
     reason = "not acted on: the log does not show whether the run is still up"
@@ -239,7 +239,7 @@ def _by_words(recording: Recording, engine: Engine) -> RunConclusion:
     end, tails, counts = LogEnd(), recording.tails, recording.line_counts
     complaint = end.from_words(tails, counts)
     if complaint is not None:
-        cause, words = complaint.cause, "nothing but the words of the log show it"
+        cause, words = complaint.cause, ONLY_WORDS
         concluded = _nothing_found(cause, complaint.summary, words, complaint)
         if not (is_only_words(complaint) and cause in _VAGUE_WORDS):
             advised = advice_of(
@@ -278,7 +278,7 @@ def _break_text(recording: Recording, attempt: Attempt, age: Age | None) -> str:
     if last is not None and last.entry is not None and last.at >= attempt.progress_at:
         text += f"; last message: {last.entry.title}"
     if recording.is_relative:
-        text += "; it prints no times, so nobody can tell whether it is new: use kubectl logs "
+        text += "; it prints no times, so its age is unknown: use kubectl logs "
         text += "--timestamps"
     elif age is not None:
         text += f"; its last line is {_minutes(age.seconds)} old"

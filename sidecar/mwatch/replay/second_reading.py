@@ -27,7 +27,7 @@ from mwatch.engine.engine import Engine
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import LOG_END, Evidence, Finding, Severity, Verdict
-from mwatch.replay.end_reasons import last_lines
+from mwatch.replay.end_reasons import ONLY_WORDS, last_lines
 from mwatch.report.conclusion import RunConclusion
 
 _WEIGHTS = Path(classifier.__file__).with_name("weights.bin")
@@ -50,7 +50,6 @@ _SAYS_END = re.compile(
     r"\b(?:completed|succeeded|done|ended|finished(?! (?:sav|writ|upload)))\b|\bexit", re.I
 )
 _QUOTED = 160
-_ONLY_WORDS = "nothing but the words of the log show it"
 _LIKENESS = "/likeness"
 _WELL = frozenset({Cause.HEALTHY, Cause.FINISHED})
 _NONE_IS_RIGHT = frozenset(
@@ -77,8 +76,8 @@ _STOPS = 1.0
 that were not learnt from, `stop` was right in 93."""
 _MAY_PASS = frozenset({Cause.KILLED, Cause.PREEMPTED, Cause.DRAINED, Cause.LOST_POD})
 """Whoever did it is outside the run: its words do not say whether it comes again."""
-_HARDLY = "a restart is hardly going to fix it"
-_CAME_AGAIN = "logs that read like this one are of failures that come again after a restart"
+_HARDLY = "a restart is unlikely to fix it"
+_CAME_AGAIN = "logs like this one are of failures that come again after a restart"
 _ALIKE = "several processes crashed alike, so no GPU or node is to blame"
 _WHILE_IT_RUNS = frozenset({Cause.STARTED_FROM_RANDOM, Cause.HANG, Cause.SLOW})
 """Any other fault would have ended a run that printed steps after the last line of trouble."""
@@ -225,7 +224,7 @@ def reconsidered(
         has_worked=has_worked,
         preferred=opinion.action,
     )
-    decided = advised or _no_action(opinion, concluded, _ONLY_WORDS, finding)
+    decided = advised or _no_action(opinion, concluded, ONLY_WORDS, finding)
     verdict = Verdict(
         opinion.cause,
         finding.summary,
@@ -285,7 +284,7 @@ def _finding(opinion: Opinion, lead: Finding | None) -> Finding:
         detector=LOG_END,
         cause=opinion.cause,
         severity=Severity.CRITICAL,
-        summary=f"The log reads like other logs with this cause: {opinion.evidence.text[:_QUOTED]}",
+        summary=f"The log resembles others with this cause: {opinion.evidence.text[:_QUOTED]}",
         since_time=lead.since_time if lead else None,
         confidence=opinion.confidence,
         evidence=(opinion.evidence, *(lead.evidence if lead else ())),
