@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping, MutableSequence, Sequence
 from typing import Any
 
-from mwatch.manifests.stream import plain, tree
+from mwatch.manifests.plain_data import plain, tree
 
 Change = list[Any]
 Step = str

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from mwatch.manifests.stream import plain
+from mwatch.manifests.plain_data import plain
 from mwatch.model.checks import Tree
 from mwatch.model.kube.fields import items, mapping
 from mwatch.model.kube.pod import SIDECAR as SIDECAR

@@ -20,7 +20,8 @@ from typing import Any
 
 from mwatch.manifests import kinds
 from mwatch.manifests.parts import InjectRequest
-from mwatch.manifests.stream import Document, new_document, plain, tree
+from mwatch.manifests.plain_data import plain, tree
+from mwatch.manifests.stream import Document, new_document
 from mwatch.model.checks import Path, Tree
 from mwatch.model.kube.fields import items, mapping, part
 from mwatch.model.kube.pod import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE

@@ -23,6 +23,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from mwatch import json_codec
 from mwatch.errors import InputError
+from mwatch.manifests.plain_data import plain, tree
 from mwatch.model.checks import Path
 
 _BLOCK = re.compile(r"(?:^|[\s:-])[|>][-+0-9]*\s*(?:#.*)?$")
@@ -363,38 +364,23 @@ def read(text: str, file: str) -> list[Document]:
     documents = [_document(chunk, file, line) for chunk, line in _chunks(text)]
     for each in documents:
         if each.body.strip():
-            each.content = _parsed(each)
+            _parse(each)
     return documents
+
+
+def _parse(document: Document) -> None:
+    try:
+        document.content = _parsed(document)
+    except InputError:
+        if not document.tail.strip():
+            raise
+        # The last line of a quoted text may look like a comment or a directive.
+        document.body, document.tail = document.body + document.tail, ""
+        document.content = _parsed(document)
 
 
 def new_document(content: Mapping[str, Any], file: str) -> Document:
     return Document(file, "---\n", "", "", 1, tree(content), is_changed=True)
-
-
-def tree(value: Any) -> Any:
-    """Plain data in ruamel.yaml's types, which carry comments."""
-    if isinstance(value, Mapping):
-        made = CommentedMap()
-        for key, each in value.items():
-            made[key] = tree(each)
-        return made
-    if isinstance(value, list | tuple):
-        return CommentedSeq([tree(each) for each in value])
-    return value
-
-
-def plain(value: Any) -> Any:
-    """Without comments and ruamel.yaml's own types of strings and numbers."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
-    if value is None or isinstance(value, bool):
-        return value
-    for kind in (int, float, str):
-        if isinstance(value, kind):
-            return kind(value)
-    return str(value)  # a date, which is a string in Kubernetes
 
 
 def _chunks(text: str) -> Iterator[tuple[str, int]]:

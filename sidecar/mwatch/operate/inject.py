@@ -22,7 +22,7 @@ from mwatch.errors import InputError, MwatchError
 from mwatch.manifests.image_reference import parse
 from mwatch.manifests.parts import WRAPPER, Sidecar
 from mwatch.manifests.parts import InjectRequest as InjectRequest  # the commands make one
-from mwatch.manifests.stream import plain
+from mwatch.manifests.plain_data import plain
 from mwatch.manifests.whole import ManifestResult, inject_text, uninject_text, workloads
 from mwatch.model.checks import Problem, Workload
 from mwatch.runtime.files import replace_file
