@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of several lines whose last line looks like something else of YAML at the start of a line."""
+"""Texts of several lines, the last of which looks like a comment or a directive of YAML."""
 
 from __future__ import annotations
 

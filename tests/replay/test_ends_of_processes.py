@@ -195,3 +195,41 @@ def test_a_stage_without_a_loss_of_its_own_is_not_nan(tmp_path: Path) -> None:
     assert read(tmp_path, *whole).verdict.cause is not Cause.NAN
     bad = [bar.format(n, "reduced_train_loss=nan, ") for n in range(563, 575)]
     assert read(tmp_path, *bad).verdict.cause is Cause.NAN
+
+
+def test_a_pod_that_somebody_deleted_is_lost_though_its_own_log_shows_nothing(
+    tmp_path: Path,
+) -> None:
+    operator = (
+        "Ignoring inactive pod kubeflow/j-worker-4 in state Running, deletion time 2024-05-20"
+    )
+    log = [f"INFO:tensorflow:loss = 0.40{n}, step = {n}00 (8.7 sec)" for n in range(1, 9)]
+    taken = read(tmp_path, f'level=info msg="{operator} 21:10:28"', "$ kubectl logs w-4", *log)
+    assert (taken.verdict.cause, taken.decision.action) == (Cause.LOST_POD, Action.RESTART)
+
+
+def test_what_has_used_up_its_restarts_is_stopped(tmp_path: Path) -> None:
+    event = "12s  Warning  ReachedMaxRestarts  jobset failed due to reaching max number of restarts"
+    report = read(tmp_path, "node-0-0   0/1   Error   0   3m40s", event)
+    assert report.decision.action is Action.STOP
+    assert report.decision.is_advice
+
+
+def test_a_bar_that_rises_shows_that_an_exception_was_caught(tmp_path: Path) -> None:
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "/opt/lib/python3.8/http/client.py", line 285, in _read_status',
+        "http.client.RemoteDisconnected: Remote end closed connection without response",
+    ]
+
+    def bars(name: str) -> list[str]:
+        full = "█" * 9
+        return [
+            f"{name}  {n}%|{full[: n // 10 + 1]}| {n}/289 [00:51<11:22,  2.54s/it]"
+            for n in (9, 21, 42)
+        ]
+
+    assert read(tmp_path, *raised).decision.action is Action.RESTART
+    assert read(tmp_path, *raised, *bars("ID 1 (4) | Ls |:")).decision.action is Action.NONE
+    other = read(tmp_path, *raised, *bars("Loading checkpoint shards:"))
+    assert other.decision.action is Action.RESTART, "another rank may still load"

@@ -27,6 +27,7 @@ from mwatch.engine.engine import Engine
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
 from mwatch.model.finding import LOG_END, Evidence, Finding, Severity, Verdict
+from mwatch.model.job import Job
 from mwatch.replay.end_reasons import ONLY_WORDS, last_lines
 from mwatch.report.conclusion import RunConclusion
 
@@ -78,6 +79,7 @@ _MAY_PASS = frozenset({Cause.KILLED, Cause.PREEMPTED, Cause.DRAINED, Cause.LOST_
 """Whoever did it is outside the run: its words do not say whether it comes again."""
 _HARDLY = "a restart is unlikely to fix it"
 _CAME_AGAIN = "logs like this one are of failures that come again after a restart"
+_USELESS = "a restart does not help against it"
 _ALIKE = "several processes crashed alike, so no GPU or node is to blame"
 _WHILE_IT_RUNS = frozenset({Cause.STARTED_FROM_RANDOM, Cause.HANG, Cause.SLOW})
 """Any other fault would have ended a run that printed steps after the last line of trouble."""
@@ -241,7 +243,7 @@ def _stopped(concluded: RunConclusion, engine: Engine, last: _LastLines) -> RunC
     is_known = decided.resume_from is not None or decided.cause in _MAY_PASS
     if decided.action is not Action.RESTART or lead is None or is_known:
         return concluded
-    why = _ALIKE if crashed_alike(engine.job, lead) else _comes_again(last)
+    why = _reported_to_recur(engine.job, lead) or _comes_again(last)
     advised = advise(engine.job, lead, (), engine.settings, preferred=Action.STOP)
     if why is None or advised is None:
         return concluded
@@ -249,6 +251,14 @@ def _stopped(concluded: RunConclusion, engine: Engine, last: _LastLines) -> RunC
     proposal = f"{why}: {advised.proposal}"
     advised = replace(advised, reason=reason, proposal=proposal)
     return concluded._replace(decision=advised, acted_at=None)
+
+
+def _reported_to_recur(job: Job, lead: Finding) -> str | None:
+    """Why it comes again, as far as the cluster or several processes show that; None: unknown."""
+    if crashed_alike(job, lead):
+        return _ALIKE
+    entry = job.catalogue.get(lead.fault or "")
+    return _USELESS if entry is not None and entry.fails_again else None
 
 
 def _comes_again(last: _LastLines) -> str | None:

@@ -379,3 +379,16 @@ def test_a_loss_of_few_digits_is_stuck_after_many_iterations_not_many_lines() ->
     bar = "Epoch 0:  9%| | {}/3125 [14:09<2:18:44, 2.74s/it, loss=10.40]"
     assert never_falls(enumerate([bar.format(300 + n) for n in range(20)], 1)) is not None
     assert never_falls(enumerate([bar.format(300 + n % 2) for n in range(20)], 1)) is None
+
+
+def test_lines_above_a_gap_that_was_left_out_do_not_hide_a_rise() -> None:
+    losses = (3.32, 3.34, 3.91, 5.61, 7.18, 7.48, 7.50, 7.49)
+    begun = [(at, f"iteration {at} | lm loss: 12.6{at}") for at in (1, 2)]
+    later = [
+        (3 + at, f"iteration {2600 + 20 * at} | lm loss: {loss}") for at, loss in enumerate(losses)
+    ]
+    assert climbs(begun) is None
+    for lines in (later, [*begun, *later]):
+        found = climbs(lines)
+        assert found is not None
+        assert (found.cause, found.line) == (Cause.LOSS_SPIKE, 3)

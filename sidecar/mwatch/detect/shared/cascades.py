@@ -38,8 +38,8 @@ _BY_OTHERS = ("k8s-", "ray-", "slurm-", "cloud-")
 _NOTICES = frozenset(
     {
         "batch-limit", "container-memory-limit", "k8s-disk-limit", "k8s-evicted",
-        "k8s-evicted-disk", "k8s-node-not-ready", "k8s-node-shutdown", "k8s-preempted",
-        "slurm-cancelled", "slurm-node-failed", "slurm-out-of-memory", "slurm-preempted",
+        "k8s-evicted-disk", "k8s-node-not-ready", "k8s-node-shutdown", "k8s-pod-taken",
+        "k8s-preempted", "slurm-cancelled", "slurm-node-failed", "slurm-out-of-memory", "slurm-preempted",
         "slurm-time-limit",
     }
 )  # fmt: skip

@@ -139,7 +139,11 @@ _MEMBER = re.compile(r"\bMEMBER: (\d{1,6})/(\d{1,6})\b")
 _EMPTY_SHARD = re.compile(
     r"^[-rwxsStT]{10}[.+@]? +\d+ +\S+ +\S+ +0 .{0,300}\.(?:pt|pth|ckpt|distcp|safetensors)$"
 )
-_PREPARED = re.compile(r"\b(\d{1,12})/(\d{2,12}) \[[^\]\n]{1,60} (?:ex|examples|docs|samples)/s")
+_PREPARED = re.compile(
+    r"\b(\d{1,12})/(\d{2,12}) \[[^\]\n]{1,60} (?:ex|examples|docs|samples)/s"
+    r"|^(?:\S{1,40} )?(?:[Pp]acking|[Tt]okenizing|[Pp]re-?processing|[Ff]iltering|[Mm]ap)\b"
+    r"[^|\n]{0,80}\|[^|\n]{0,200}\| *(\d{1,12})/(\d{2,12}) \["
+)
 _BAR_TEXT = 4096  # characters: a bar is printed again and again in one line
 _EXIT_ZERO = re.compile(
     r"\bexit(?:ed|s)?(?:[ _](?:with|code|status|value)){0,3} {0,2}[:=]? {0,2}0(?![\w.])", re.I
@@ -158,7 +162,13 @@ _COUNTED = (
     re.compile(r"\[ {0,12}(\d{1,12})/\d{2,12}\]"),
     re.compile(r"^ {0,16}(\d{1,15}) +\d{1,15} +(?:u?int\d{1,2}|half|b?float\d{0,2}|double) "),
     re.compile(r"(?:^|[\s>:])(\d{1,12})\s{1,4}(?:image|example|sample|token)s/s(?:ec)?: \d"),
+    re.compile(
+        r"^(?!.{0,80}(?:ing|[Mm]ap|[Ff]ilter|[Ss]hards?|[Tt]okenize)\b).{0,120}\d%\|[^|\n]{0,200}"
+        r"\| *(\d{1,12})/\d{2,12} \[[^\]\n]{0,80}(?:it/s|s/it)"
+    ),
 )
+_FILLED = re.compile(r"[\s\u2580-\u259f#=>]+")
+"""What fills a bar, and the space beside it."""
 _DIGITS = re.compile(r"\d+")  # of a time, a rank or a process before the count
 
 
@@ -306,7 +316,8 @@ def counted_until(lines: Iterable[tuple[int, str]]) -> int:
             continue
         is_risen = False
         for found in filter(None, (each.search(text) for each in _COUNTED)):
-            form, count = _DIGITS.sub("0", text[: found.start(1)].rstrip()), int(found[1])
+            before = _FILLED.sub(" ", text[: found.start(1)]).rstrip()
+            form, count = _DIGITS.sub("0", before), int(found[1])
             is_risen = is_risen or count > counts.get(form, count)
             counts[form] = max(count, counts.get(form, count))
         if is_risen:
@@ -401,7 +412,7 @@ def prepares_data(lines: Iterable[tuple[int, str]]) -> Complaint | None:
         if has_loss(line[:MAX_LINE]):
             return None
         for found in _PREPARED.finditer(line[-_BAR_TEXT:] + line[:MAX_LINE]):
-            is_open = int(found[1]) < _NEARLY * int(found[2])
+            is_open = int(found[1] or found[3]) < _NEARLY * int(found[2] or found[4])
             last = Complaint(Cause.HANG, number, line.strip()) if is_open else None
     return last
 

@@ -47,6 +47,10 @@ _NOT_FINITE = re.compile(
     r"|\b(?:nan|inf|non-?finite) (?:loss|grad)|gradients? at all steps are invalid",
     re.I,
 )
+_Printed = tuple[float, int, str]
+"""A loss, the number of its line, and that line."""
+_LEFT_OUT, _FEW_GAPS = 20, 4
+"""So many times the usual gap between two lines is that of lines that were left out."""
 _REDUCED = "reduced_train_loss"
 """Of all stages of a pipeline; beside it NeMo prints that of this stage, which may have none."""
 _BAD_LOSSES = 2  # lines in a row
@@ -136,12 +140,22 @@ def bad_numbers(lines: Iterable[tuple[int, str]], least: int = _BAD_LOSSES) -> C
 
 def jumped(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """The last losses of one name are far above those before, and do not come back."""
-    return next(filter(None, map(_jump, _by_name(lines).values())), None)
+    stretches = map(_last_stretch, _by_name(lines).values())
+    return next(filter(None, map(_jump, stretches)), None)
 
 
-def _jump(
-    printed: Sequence[tuple[float, int, str]], least_before: int = _BEFORE
-) -> Complaint | None:
+def _last_stretch(printed: Sequence[_Printed]) -> Sequence[_Printed]:
+    """Without the lines above a gap that somebody left when they pasted an excerpt."""
+    counts = [_iteration(each) for each in printed]
+    gaps = [after - before for before, after in pairwise(counts) if before and after]
+    if len(gaps) + 1 < len(printed) or len(gaps) < _FEW_GAPS:
+        return printed
+    usual = median(gaps)
+    wide = [at for at, gap in enumerate(gaps, 1) if gap > _LEFT_OUT * usual > 0]
+    return printed[wide[-1] :] if wide else printed
+
+
+def _jump(printed: Sequence[_Printed], least_before: int = _BEFORE) -> Complaint | None:
     losses = [loss for loss, _, _ in printed]
     if len(losses) < least_before + _AFTER or not all(map(isfinite, losses)):
         return None
@@ -168,7 +182,7 @@ def stays_high(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     return next(filter(None, (_jump(each, _FEW_BEFORE) for each in found)), None)
 
 
-def _begins_steady(printed: Sequence[tuple[float, int, str]]) -> bool:
+def _begins_steady(printed: Sequence[_Printed]) -> bool:
     first = [loss for loss, _, _ in printed[:_FEW_BEFORE]]
     return len(first) == _FEW_BEFORE and 0 < max(first) < _STEADY * min(first)
 
@@ -178,7 +192,7 @@ def spiked(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     return next(filter(None, map(_spike, _by_name(lines).values())), None)
 
 
-def _spike(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
+def _spike(printed: Sequence[_Printed]) -> Complaint | None:
     losses = [loss for loss, _, _ in printed]
     if (first := _first_of_several(losses)) is not None:
         return Complaint(Cause.LOSS_SPIKE, printed[first][1], printed[first][2].strip())
@@ -206,16 +220,16 @@ def _first_of_several(losses: Sequence[float]) -> int | None:
     return begins[0] if len(begins) > 1 and is_steady else None
 
 
-def _by_name(lines: Iterable[tuple[int, str]]) -> dict[str, list[tuple[float, int, str]]]:
+def _by_name(lines: Iterable[tuple[int, str]]) -> dict[str, list[_Printed]]:
     """Each loss that is printed, with its line."""
-    printed: dict[str, list[tuple[float, int, str]]] = {}
+    printed: dict[str, list[_Printed]] = {}
     for number, line in lines:
         for name, loss in _losses(line[:MAX_LINE]):
             printed.setdefault(name, []).append((loss, number, line))
     return printed
 
 
-def _of_training(lines: Iterable[tuple[int, str]]) -> dict[str, list[tuple[float, int, str]]]:
+def _of_training(lines: Iterable[tuple[int, str]]) -> dict[str, list[_Printed]]:
     """Without those of evaluations, and without parts such as that of a router, which stay as they
     are."""
     named = _by_name(lines).items()
@@ -278,7 +292,7 @@ def _last_load(lines: Iterable[tuple[int, str]]) -> int:
     return max((number for number, line in lines if _RESUMED.search(line[:MAX_LINE])), default=0)
 
 
-def _lost_at_once(printed: Sequence[tuple[float, int, str]], loaded: int) -> Complaint | None:
+def _lost_at_once(printed: Sequence[_Printed], loaded: int) -> Complaint | None:
     after = [each for each in printed if each[1] > loaded]
     if not loaded or len(after) < len(printed) or len(after) <= _AFTER:
         return None
@@ -305,9 +319,9 @@ def impossible_since_load(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     return Complaint(Cause.RESUME_DIVERGED, *found[0]) if len(found) >= _FEW else None
 
 
-def _worse(printed: Sequence[tuple[float, int, str]], resumed: int) -> Complaint | None:
+def _worse(printed: Sequence[_Printed], resumed: int) -> Complaint | None:
     before = [loss for loss, number, _ in printed if number < resumed][-_USUAL:]
-    after: Sequence[tuple[float, int, str]] = [each for each in printed if each[1] > resumed]
+    after: Sequence[_Printed] = [each for each in printed if each[1] > resumed]
     if not before:
         after, below = _until_earlier_run(after)
         before = [loss for loss, _, _ in below]
@@ -334,17 +348,15 @@ def _worse(printed: Sequence[tuple[float, int, str]], resumed: int) -> Complaint
 
 
 def _until_earlier_run(
-    after: Sequence[tuple[float, int, str]],
-) -> tuple[Sequence[tuple[float, int, str]], Sequence[tuple[float, int, str]]]:
+    after: Sequence[_Printed],
+) -> tuple[Sequence[_Printed], Sequence[_Printed]]:
     """Split where lines of earlier iterations follow: who pasted the log compares with them."""
     counts = [_iteration(each) or 0 for each in after]
     end = next((at for at, count in enumerate(counts) if 0 < count < counts[0]), len(after))
     return after[:end], after[end:]
 
 
-def _scattered(
-    after: Sequence[tuple[float, int, str]], usual: float, spread: float
-) -> Complaint | None:
+def _scattered(after: Sequence[_Printed], usual: float, spread: float) -> Complaint | None:
     """The losses lie on both sides of the usual one, many times as far apart as before."""
     losses = [loss for loss, _, _ in after]
     far = max(_OFF[0] * usual, _OFF[1] * spread)
@@ -356,10 +368,11 @@ def _scattered(
 
 def climbs(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     """The losses of one name rise from line to line."""
-    return next(filter(None, map(_climbs, _of_training(lines).values())), None)
+    stretches = map(_last_stretch, _of_training(lines).values())
+    return next(filter(None, map(_climbs, stretches)), None)
 
 
-def _climbs(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
+def _climbs(printed: Sequence[_Printed]) -> Complaint | None:
     losses = [loss for loss, _, _ in printed]
     if len(losses) < _EXPLODING or losses[0] < _CLIMBS_FROM or _REWARDED.search(printed[0][2]):
         return None
@@ -377,7 +390,7 @@ def never_falls(lines: Iterable[tuple[int, str]]) -> Complaint | None:
     return next(filter(None, map(_never_falls, chain.from_iterable(ways))), None)
 
 
-def _first_run(printed: Sequence[tuple[float, int, str]]) -> Sequence[tuple[float, int, str]]:
+def _first_run(printed: Sequence[_Printed]) -> Sequence[_Printed]:
     """Without the lines of another run that who pasted the log compares with."""
     furthest = 0
     for at, each in enumerate(printed):
@@ -388,7 +401,7 @@ def _first_run(printed: Sequence[tuple[float, int, str]]) -> Sequence[tuple[floa
     return printed
 
 
-def _never_falls(printed: Sequence[tuple[float, int, str]]) -> Complaint | None:
+def _never_falls(printed: Sequence[_Printed]) -> Complaint | None:
     losses = [loss for loss, _, _ in printed]
     is_far = losses[0] > _HIGH_LOSS and _iterations(printed) >= _LONG_TRAINING
     least = _FAR_LINES if is_far else _FLAT_LINES
@@ -429,7 +442,7 @@ def _is_chance(losses: Sequence[float]) -> bool:
     )
 
 
-def _has_learnt_nothing(printed: Sequence[tuple[float, int, str]]) -> bool:
+def _has_learnt_nothing(printed: Sequence[_Printed]) -> bool:
     """After a thousand iterations the losses are those of the first ones."""
     first = next(_counted(printed), 0)
     if first > _FIRST or _iterations(printed) < _LONG_TRAINING or printed[0][0] < _HIGH_LOSS:
@@ -437,25 +450,25 @@ def _has_learnt_nothing(printed: Sequence[tuple[float, int, str]]) -> bool:
     return all(loss > _LEARNT * printed[0][0] for loss, _, _ in printed)
 
 
-def _iterations(printed: Sequence[tuple[float, int, str]]) -> int:
+def _iterations(printed: Sequence[_Printed]) -> int:
     """From the first line to the last; 0: they do not count."""
     counted = list(_counted(printed))
     return counted[-1] - counted[0] if counted else 0
 
 
-def _epochs(printed: Sequence[tuple[float, int, str]]) -> float:
+def _epochs(printed: Sequence[_Printed]) -> float:
     """The same in epochs."""
     ends = [_EPOCHS.search(line[:MAX_LINE]) for _, _, line in (printed[0], printed[-1])]
     first, last = (float(found[1]) if found else 0.0 for found in ends)
     return last - first
 
 
-def _counted(printed: Sequence[tuple[float, int, str]]) -> Iterator[int]:
+def _counted(printed: Sequence[_Printed]) -> Iterator[int]:
     """The iterations of the lines that print one."""
     return (count for each in printed if (count := _iteration(each)) is not None)
 
 
-def _iteration(printed: tuple[float, int, str]) -> int | None:
+def _iteration(printed: _Printed) -> int | None:
     """None: it is not printed."""
     found = _ITERATION.search(printed[2][:MAX_LINE])
     return int(found[1] or found[2]) if found else None
