@@ -39,8 +39,8 @@ _NOTICES = frozenset(
     {
         "batch-limit", "container-memory-limit", "k8s-disk-limit", "k8s-evicted",
         "k8s-evicted-disk", "k8s-node-not-ready", "k8s-node-shutdown", "k8s-pod-taken",
-        "k8s-preempted", "slurm-cancelled", "slurm-node-failed", "slurm-out-of-memory", "slurm-preempted",
-        "slurm-time-limit",
+        "k8s-preempted", "slurm-cancelled", "slurm-node-failed", "slurm-out-of-memory",
+        "slurm-preempted", "slurm-time-limit",
     }
 )  # fmt: skip
 """Reported by a scheduler: steps of a grace period, or a log pasted below, may come after it."""
