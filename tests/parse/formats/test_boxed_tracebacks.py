@@ -89,3 +89,10 @@ def test_a_box_whose_end_was_cut_off_still_shows_where(tmp_path: Path) -> None:
 
 def test_a_box_around_something_else_is_no_traceback() -> None:
     none(log("╭──── Options ────╮", "│ --load PATH     │", "╰─────────────────╯"), Error)
+
+
+def test_a_row_that_never_ends_is_read_in_linear_time(tmp_path: Path) -> None:
+    whole = boxed(tmp_path, "fit")
+    for filling in (" " * 250_000, "│ " * 100_000, "/" * 250_000, "/a:1 in" * 30_000):
+        event = one(log(*whole[:2], f"│ {filling}x", *whole[2:]), Error)
+        assert event.where == f"{tmp_path}/loop.py:3 in save_checkpoint"

@@ -62,10 +62,7 @@ _EXPLAINED = (
     (frozenset({"k8s-preempted"}), frozenset({"k8s-quota-exceeded", "k8s-unschedulable"})),
     (frozenset({"container-refused-by-kernel"}), frozenset({"container-image-failed"})),
     (frozenset({"elastic-death-signal"}), _PEER_GONE | {"gloo-peer-closed"}),
-    (
-        frozenset({"ray-worker-died"}),
-        frozenset({"store-peer-gone"}),
-    ),
+    (frozenset({"ray-worker-died"}), frozenset({"store-peer-gone"})),
     (frozenset({"workers-out-of-sync"}), frozenset({"checkpoint-truncated"})),
 )
 """What explains other faults that are printed beside it, and those."""

@@ -68,7 +68,7 @@ _BOX_OPEN = re.compile(
 )
 """The library rich draws a traceback as a box: Composer, OLMo, Typer and others print such ones."""
 _BOX_CLOSE = re.compile(r"^[\u2570\u2514+][\u2500\u2501-]{9}")
-_BOX_ROW = re.compile(r"^[\u2502|] ?(.*?)\s*[\u2502|]?$")
+_BOX_SIDES = "\u2502|"
 _BOX_FRAME = re.compile(r"(\S.{0,500}?):(\d{1,7}) ?in(?: (\S.{0,200}))?$")
 _LONGEST_PATH = 700
 _BOX_SOURCE = re.compile(r"[\u2771>]\s{1,4}\d{1,7} [\u2502|]\W{0,80}(.*)")
@@ -234,7 +234,7 @@ class _Traceback(Block):
         if self._raised is not None:
             return
         where = f"{file}:{number}" + (f" in {name}" if name else "")
-        self._frame, self._source = _Frame(where, printed, line.number), ""
+        self._frame, self._source = _Frame(where, printed[:MAX_TEXT], line.number), ""
         if not _LIBRARY.search(file):
             self._user_frame = self._frame
 
@@ -286,10 +286,10 @@ class _BoxedTraceback(_Traceback):
         if _BOX_CLOSE.match(body):
             self._in_box = False
             return True
-        row = _BOX_ROW.match(body)
-        if row:
-            self._read_row(line, row[1].strip())
-        return row is not None
+        if not body.startswith(tuple(_BOX_SIDES)):
+            return False
+        self._read_row(line, body.strip(_BOX_SIDES).strip())
+        return True
 
     def _read_row(self, line: Line, text: str) -> None:
         held, self._held = self._held, ""
