@@ -27,7 +27,7 @@ from mwatch import json_codec
 from mwatch.config import loader
 from mwatch.errors import InputError
 from mwatch.flight_recorder import dump
-from mwatch.manifests import stream
+from mwatch.manifests import plain_data, stream
 from mwatch.model.settings import Settings
 from mwatch.runtime import compressed, files
 from mwatch_trainer import contract
@@ -89,7 +89,7 @@ JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: x}\nspec:\n"
 
 def manifest(text: str) -> None:
     for each in stream.read(text, "job.yaml"):
-        stream.plain(each.content)
+        plain_data.plain(each.content)
         each.lines()
 
 
