@@ -36,6 +36,8 @@ def test_one_process_that_left_well_does_not_hide_that_others_failed(tmp_path: P
     below = read(tmp_path, *STEPS, LEFT_WELL, EXIT)
     assert below.verdict.cause is not Cause.FINISHED
     assert below.decision.action is Action.RESTART
+    reported = read(tmp_path, *STEPS, LEFT_WELL, "Training completed", EXIT)
+    assert reported.verdict.cause is Cause.FINISHED, "the trainer itself says so"
     above = read(tmp_path, *STEPS, NETWORK, LEFT_WELL, EXIT)
     assert above.verdict.cause is Cause.FABRIC
 

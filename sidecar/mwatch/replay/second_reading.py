@@ -244,8 +244,10 @@ def _stopped(concluded: RunConclusion, engine: Engine, last: _LastLines) -> RunC
     if decided.action is not Action.RESTART or lead is None or is_known:
         return concluded
     why = _reported_to_recur(engine.job, lead) or _comes_again(last)
+    if why is None:
+        return concluded
     advised = advise(engine.job, lead, (), engine.settings, preferred=Action.STOP)
-    if why is None or advised is None:
+    if advised is None:
         return concluded
     reason = f"{lead.summary.rstrip('. ')}: {_HARDLY}"
     proposal = f"{why}: {advised.proposal}"

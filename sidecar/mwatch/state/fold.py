@@ -236,7 +236,9 @@ def _printed_done(job: Job, at: float, mark: Phase) -> None:
     attempt = job.attempt
     if _is_far_from_the_end(job):
         return
-    if mark.name == "process" and not attempt.is_done:
+    if mark.name == "training":
+        attempt.is_done_by_process = False  # the trainer itself reports it
+    elif not attempt.is_done:
         if attempt.errors or any(seen.is_root for seen in attempt.faults):
             return  # the others of its group failed
         attempt.is_done_by_process = True
