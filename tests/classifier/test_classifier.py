@@ -36,6 +36,7 @@ def small_model(**words: tuple[int, int, int, int]) -> Classifier:
         scales=[1.0] * 4,
         keys=array("I", [key_of(word) for word in words]).tobytes(),
         steps=array("b", [step for steps in words.values() for step in steps]).tobytes(),
+        arbiter={},
     )
     return Classifier(zlib.compress(msgspec.msgpack.encode(packed)))
 
@@ -119,3 +120,12 @@ def test_a_word_counts_once() -> None:
     once, often = MODEL.read(["memory", "peer"]), MODEL.read(["memory"] * 5 + ["peer"])
     assert once is not None and often is not None
     assert once.causes == often.causes
+
+
+def test_the_course_of_a_number_counts_as_words_do() -> None:
+    model = small_model(ready=(0, STEPS, 0, 0), **{"n:loss:rises": (STEPS, 0, 0, 0)})
+    lines = ["ready", *(f"step {n} loss: {n}.5" for n in range(1, 9))]
+    steady, rising = model.read(lines[:1]), model.read(lines)
+    assert steady is not None and rising is not None
+    assert steady.ranked(CAUSES)[0] is Cause.FABRIC
+    assert rising.ranked(CAUSES)[0] is Cause.OOM

@@ -62,6 +62,11 @@ class Case:
     any_rank: bool = False
 
     @property
+    def set_name(self) -> str:
+        """That of the set's reader; of a project's file the start of the case's name."""
+        return self.name.split("-", 1)[0]
+
+    @property
     def right_actions(self) -> tuple[str, ...]:
         return right_actions(self.causes, self.actions)
 
@@ -92,7 +97,7 @@ class Judged:
 
 
 def read_cases() -> list[Case]:
-    return [case for file in sorted(CASES.glob("*.toml")) for case in _cases(file)]
+    return [case for file in sorted(CASES.glob("*.toml")) for case in cases_of(file)]
 
 
 def judge(case: Case) -> Judged:
@@ -157,7 +162,7 @@ def _verdict(how: str, text: str) -> tuple[str, str, str, int | None, str]:
     )
 
 
-def _cases(file: Path) -> list[Case]:
+def cases_of(file: Path) -> list[Case]:
     entries: list[dict[str, Any]] = tomllib.loads(file.read_text())["case"]
     return [
         Case(**{**entry, "causes": tuple(entry["causes"]), "actions": tuple(entry["actions"])})

@@ -29,12 +29,15 @@ class Example(NamedTuple):
 
 
 def learnt_from() -> list[Example]:
-    cases = (each for each in read_cases() if not is_held_out(each))
-    return [*(Example(each.causes, each.right_actions, each.text) for each in cases), *_known()]
+    return [*map(lesson, cases_learnt_from()), *known_texts()]
 
 
-def is_held_out(case: Case) -> bool:
-    return case.name.startswith(tuple(f"{name}-" for name in HELD_OUT))
+def cases_learnt_from() -> list[Case]:
+    return [each for each in read_cases() if each.set_name not in HELD_OUT]
+
+
+def lesson(case: Case) -> Example:
+    return Example(case.causes, case.right_actions, case.text)
 
 
 def digest(examples: Sequence[Example]) -> str:
@@ -43,7 +46,7 @@ def digest(examples: Sequence[Example]) -> str:
     return hashlib.sha256("\0\0".join(texts).encode()).hexdigest()
 
 
-def _known() -> list[Example]:
+def known_texts() -> list[Example]:
     found = []
     for file in sorted(KNOWN.glob("*.toml")):
         for each in tomllib.loads(file.read_text("utf-8"))["case"]:

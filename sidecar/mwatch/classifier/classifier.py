@@ -6,9 +6,9 @@
 word, a part of one (`CamelCase`, `with_parts`) or two words in a row, once more if they stand in
 one of the last lines, and once more in the first line of an error. It counts once, however often
 it occurs; numbers and capitals do not count, and of lines that differ only in numbers one is read.
-Lines and bars of progress are left out: what their numbers say of a run is for detectors to judge.
-The score of a label is the mean weight of the features that the model knows, times the root of
-their number: positive if the log reads like it, and the label with the highest score wins.
+Of lines and bars of progress only the course of their numbers counts (`numbers.shapes`), and twice.
+The score of a label is the sum of the weights of the features that the model knows, over the length
+of their vector: positive if the log reads like it, and the label with the highest score wins.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ import re
 import sys
 import zlib
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import sqrt
 from typing import NamedTuple
 
 import msgspec
 
+from mwatch.classifier.numbers import shapes
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
 
 MOST_LINES = 400
 _MOST_CHARACTERS = 600
 """Of a line."""
+TWICE = 2
+"""How much the course of a number counts beside a word."""
 _LAST = 10
 """Lines whose words count once more."""
 _HEXADECIMAL = re.compile(r"\b0x[0-9a-fA-F]+")
@@ -73,6 +76,8 @@ class Weights(msgspec.Struct):
     """A little-endian CRC-32 for each feature."""
     steps: bytes
     """For each feature a signed byte for each label."""
+    arbiter: dict[str, float]
+    """What `arbiter.Arbiter` weighs by."""
 
 
 class Scores(NamedTuple):
@@ -151,6 +156,7 @@ class Classifier:
             keys.byteswap()
         self._rows = {key: row for row, key in enumerate(keys)}
         self._steps = weights.steps
+        self.arbiter = weights.arbiter
 
     def read(self, lines: Sequence[str]) -> Scores | None:
         """None: no line has a word that the model knows."""
@@ -159,20 +165,32 @@ class Classifier:
         by_line: dict[int, dict[Cause, float]] = {}
         known: set[int] = set()
         for index, found in features(lines):
-            sums = [0.0] * width
-            rows = {self._rows.get(key_of(each), -1) for each in found} - known - {-1}
+            rows = self._known(found) - known
             known |= rows
-            for row in rows:
-                steps = self._steps[row * width : (row + 1) * width]
-                sums = [each + _WEIGHTS[step] for each, step in zip(sums, steps, strict=True)]
+            sums = self._sums(rows)
             scaled = (each * scale for each, scale in zip(sums, self._scales, strict=True))
             by_line[index] = dict(zip(self._causes, scaled, strict=False))
             total = [each + more for each, more in zip(total, sums, strict=True)]
         if not known:
             return None
-        root = sqrt(len(known))
+        rows = self._known(shapes(lines))
+        sums = self._sums(rows)
+        total = [each + TWICE * more for each, more in zip(total, sums, strict=True)]
+        root = sqrt(len(known) + TWICE**2 * len(rows))
         labels = zip(self._biases, self._scales, total, strict=True)
         scores = [bias + scale * value / root for bias, scale, value in labels]
         causes = dict(zip(self._causes, scores, strict=False))
         actions = dict(zip(self._actions, scores[len(causes) :], strict=True))
         return Scores(causes, actions, by_line)
+
+    def _known(self, found: Iterable[str]) -> set[int]:
+        return {self._rows.get(key_of(each), -1) for each in found} - {-1}
+
+    def _sums(self, rows: Iterable[int]) -> list[float]:
+        """Of the weights of these features, for each label."""
+        width = len(self._scales)
+        sums = [0.0] * width
+        for row in rows:
+            steps = self._steps[row * width : (row + 1) * width]
+            sums = [each + _WEIGHTS[step] for each, step in zip(sums, steps, strict=True)]
+        return sums

@@ -84,6 +84,7 @@ _SHORT = ("load", "save", "data")  # what a trainer does between its steps
 _CTRL_C = re.compile(r"\^C|\bSIGINT\b|Received 2 death signal")
 _OF_ALL_RANKS = (Cause.USER_ERROR, Cause.CHECKPOINT, Cause.DATA)
 """Causes that mostly hit every rank; an excerpt shows the one that printed first."""
+_SHARED_MEMORY = frozenset({"process-bus-error", "dataloader-bus-error", "shared-memory-full"})
 _NUMERIC = (Cause.NAN, Cause.RERUN, Cause.HARDWARE)  # causes whose messages may name the iteration
 
 
@@ -412,6 +413,8 @@ def _culprit(job: Job, root: RootCause) -> Culprit | None:
         rank = None
     if root.cause in _OF_ALL_RANKS and rank is not None and not _others_waited(job, rank):
         rank = None
+    if _ended_alike(job, root):
+        rank = None
     host = error.host if error and error.host != "localhost" else None
     node = (fault.node if fault else None) or host
     entry = root.fault.entry if root.fault else None
@@ -447,12 +450,24 @@ def _others_waited(job: Job, rank: int) -> bool:
 
 
 def _is_shared(job: Job, seen: FaultSeen, entry: CatalogueEntry) -> bool:
-    """A full volume, or one that several ranks lost, is not the fault of the rank that wrote
-    first."""
-    if entry.blame is not Blame.STORAGE:
-        return False
+    """What several ranks report, a full volume, and shared memory that ran out are not the fault of
+    the rank that met it first."""
+    if entry.id in _SHARED_MEMORY:
+        return True
+    if entry.blame is Blame.STORAGE and entry.restart_helps is RestartHelps.NO:
+        return True
     same = (each.fault.rank for each in job.attempt.faults if each.fault.id == seen.fault.id)
-    return entry.restart_helps is RestartHelps.NO or len({*same} - {None}) > 1
+    return len({*same} - {None}) > 1
+
+
+def _ended_alike(job: Job, root: RootCause) -> bool:
+    """Several ranks left with the same exit code, and none says why."""
+    error = root.error.error if root.error else None
+    if root.fault or error is None or error.error or error.signal:
+        return False
+    reports = (each.error for each in job.attempt.errors if each.error.exit_code is not None)
+    same = {each.rank for each in reports if each.exit_code == error.exit_code} - {None}
+    return len(same) > 1
 
 
 def _evidence(attempt: Attempt, root: RootCause) -> tuple[Evidence, ...]:

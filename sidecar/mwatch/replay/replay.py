@@ -59,6 +59,7 @@ _LASTING = frozenset(
 """What does not pass by itself, so that a warning of it is worth advice."""
 _VAGUE_WORDS = frozenset({Cause.KILLED, Cause.CHECKPOINT})
 """What harmless lines speak of, too: nothing is advised on their words alone."""
+_MAY_BE_UP = "not acted on: the log does not show whether the run is still up"
 _ASK = "`kubectl get pod` or `mwatch diagnose JOB` shows which"
 
 
@@ -66,13 +67,13 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
     """`is_up`: the user said that the run was still up at the end."""
     recorder = player.recorder
     concluded = _end(recording, player, is_up=is_up, now=now)
-    if not is_up:
+    is_by_age = concluded.verdict.cause is Cause.HEALTHY or concluded.decision.reason == _MAY_BE_UP
+    if not is_up and not is_by_age:
         concluded = reconsidered(
             concluded,
             player.engine,
             recording.tails,
             recording.line_counts,
-            has_steps=player.engine.job.attempt.iteration is not None,
             has_worked=player.log_end.has_worked,
         )
     for incident in player.engine.incidents:
@@ -183,8 +184,7 @@ def _silent_since(player: Player, last: float, age: Age) -> RunConclusion | None
         f"has hung since then, or it ended without a message; {_ASK}"
     )
     found = replace(found, summary=text, confidence=min(found.confidence, _DOUBTED))
-    reason = "not acted on: the log does not show whether the run is still up"
-    decision = Decision(Action.NONE, Cause.HANG, now.decision.attempt, reason, finding=found)
+    decision = Decision(Action.NONE, Cause.HANG, now.decision.attempt, _MAY_BE_UP, finding=found)
     verdict = Verdict(
         Cause.HANG, text, found.since_iteration, found.since_time, found.culprit, found.confidence
     )
@@ -246,9 +246,7 @@ def _by_words(recording: Recording, engine: Engine) -> RunConclusion:
                 engine.job, complaint, (), engine.settings, has_worked=end.has_worked
             )
             concluded = concluded._replace(decision=advised or concluded.decision)
-    return reconsidered(
-        concluded, engine, tails, counts, has_steps=False, has_worked=end.has_worked
-    )
+    return reconsidered(concluded, engine, tails, counts, has_worked=end.has_worked)
 
 
 def _files(recording: Recording) -> tuple[str, ...]:

@@ -1,13 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Read the last lines of a recorded log a second time, by what a classifier learnt of public logs.
+"""Weigh what the rules found in a recorded log against what the log reads like.
 
-Detectors and the catalogue come first. The classifier is asked what they leave open: a log that
-breaks off without an explanation, and an end that only the last lines show. There it may name
-another cause, if it prefers that clearly. It may also advise a person to stop where a restart was
-decided on, if the log reads like those of failures that come again. What a detector has proved
-stands, and what the classifier says is never acted on. Its thresholds were measured on logs that it
-had not learnt from: 1,200 for the causes, 9,390 for the advice to stop.
+Detectors and the catalogue come first. A classifier then reads the last lines, and an arbiter
+weighs both, as it learnt from logs that neither had been made for. What a detector proved stands,
+and so do an exception that says what is wrong with the program, and a decision for a known
+checkpoint. What comes of it is for a person to read: it is never acted on.
 """
 
 from __future__ import annotations
@@ -15,85 +13,70 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
 
 from mwatch import classifier
-from mwatch.classifier.classifier import TROUBLE, Classifier, Scores, is_progress
+from mwatch.classifier.arbiter import Arbiter, RulesFound, Weighed
+from mwatch.classifier.classifier import TROUBLE, Classifier, is_progress
 from mwatch.decide.decide import advise
 from mwatch.detect.shared.attempts import crashed_alike
 from mwatch.engine.engine import Engine
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Action, Decision
+from mwatch.model.fault import RestartHelps
 from mwatch.model.finding import LOG_END, Evidence, Finding, Severity, Verdict
 from mwatch.model.job import Job
 from mwatch.replay.end_reasons import ONLY_WORDS, last_lines
 from mwatch.report.conclusion import RunConclusion
 
 _WEIGHTS = Path(classifier.__file__).with_name("weights.bin")
-
-
-class _Least(NamedTuple):
-    """What makes an opinion clear: the lead of a cause over another one, and its own score."""
-
-    lead: float
-    score: float
-
-
-_UNKNOWN = _Least(0.3, 0.0)
-"""Over the second cause, where nothing else is known."""
-_WELL_IF = _Least(0.2, -0.5)
-"""The same for a run that is well in spite of what looks like trouble."""
-_KNOWN = _Least(1.5, 0.25)
-"""Over the cause that the last lines showed to the rules."""
+_CLEARLY = 0.3
+"""The share by which another cause must lead: below, it is as often wrong as what the rules say."""
+_BEYOND_DOUBT = 0.8
+"""The same over an error of the program that the catalogue knows, or that no detector finds in the
+steps."""
+_NEVER = 2.0
+_STOPS = 0.2
+"""The same for advice to stop."""
 _SAYS_END = re.compile(
     r"\b(?:completed|succeeded|done|ended|finished(?! (?:sav|writ|upload)))\b|\bexit", re.I
 )
 _QUOTED = 160
 _LIKENESS = "/likeness"
 _WELL = frozenset({Cause.HEALTHY, Cause.FINISHED})
-_NONE_IS_RIGHT = frozenset(
-    {
-        Cause.SLOW, Cause.LOSS_SPIKE, Cause.UNSCHEDULABLE, Cause.PREEMPTED, Cause.DRAINED,
-        Cause.SUSPENDED, Cause.DELETED_BY_USER, Cause.FINISHED_EARLY,
-    }
-)  # fmt: skip
-"""Causes on which nobody, or somebody else, may have to act."""
 _BY_NUMBERS = frozenset(
     {
         Cause.LOSS_SPIKE, Cause.LOSS_STUCK, Cause.LOSS_SCALE_COLLAPSE, Cause.NAN,
         Cause.RESUME_DIVERGED,
     }
 )  # fmt: skip
-"""What numbers show is for detectors to judge: the classifier reads none."""
-_STANDS = _BY_NUMBERS | {Cause.SLOW, Cause.DELETED_BY_USER}
-_BY_COMPARISON = frozenset({"collective-mismatch", "ranks-hold-other-models"})
-"""Faults that show in how the lines of ranks differ, not in their words."""
+_WHILE_IT_RUNS = _WELL | _BY_NUMBERS | {
+    Cause.STARTED_FROM_RANDOM, Cause.HANG, Cause.SLOW, Cause.CHECKPOINT_OVERDUE
+}  # fmt: skip
+"""Any other fault would have ended a run that printed steps after the last line of trouble."""
+_NONE_IS_RIGHT = frozenset(
+    {
+        Cause.SLOW, Cause.LOSS_SPIKE, Cause.UNSCHEDULABLE, Cause.PREEMPTED, Cause.DRAINED,
+        Cause.SUSPENDED, Cause.DELETED_BY_USER, Cause.FINISHED_EARLY, Cause.UNKNOWN,
+    }
+)  # fmt: skip
+"""Causes on which nobody, or somebody else, may have to act."""
+_ACTIONS = {
+    cause: (Action.NONE,) if cause in _WELL else (Action.RESTART, Action.STOP)
+    for cause in Cause
+    if cause not in _NONE_IS_RIGHT
+}
 _FEWEST_LINES = 8
 """Fewer say too little beside the rules: it has learnt from excerpts of ten lines and more."""
-_STOPS = 1.0
-"""The lead of `stop` over `restart`: of a hundred logs of which only one of them was right, and
-that were not learnt from, `stop` was right in 93."""
 _MAY_PASS = frozenset({Cause.KILLED, Cause.PREEMPTED, Cause.DRAINED, Cause.LOST_POD})
 """Whoever did it is outside the run: its words do not say whether it comes again."""
 _HARDLY = "a restart is unlikely to fix it"
 _CAME_AGAIN = "logs like this one are of failures that come again after a restart"
 _USELESS = "a restart does not help against it"
 _ALIKE = "several processes crashed alike, so no GPU or node is to blame"
-_WHILE_IT_RUNS = frozenset({Cause.STARTED_FROM_RANDOM, Cause.HANG, Cause.SLOW})
-"""Any other fault would have ended a run that printed steps after the last line of trouble."""
-_LEAST, _MOST = 0.5, 0.8
-"""Confidence, for no lead and for one of `_CERTAIN`: of a hundred such causes that were not learnt
-from, so many at least were right."""
-_CERTAIN = 2.0
-
-
-class Opinion(NamedTuple):
-    cause: Cause
-    action: Action
-    confidence: float
-    evidence: Evidence
+_MOST_SURE = 0.9
+"""Confidence: of a hundred that were weighed as certain and not learnt from, more were right."""
 
 
 @cache
@@ -101,98 +84,9 @@ def packaged() -> Classifier:
     return Classifier(_WEIGHTS.read_bytes())
 
 
-class _LastLines:
-    """Those of all files, which the classifier reads at most once."""
-
-    def __init__(self, tails: Mapping[str, bytes], line_counts: Mapping[str, int]) -> None:
-        self._tails = tails
-        self._line_counts = line_counts
-
-    @cached_property
-    def lines(self) -> Sequence[Evidence]:
-        return [
-            Evidence(file, number, text.strip())
-            for file, tail in self._tails.items()
-            for number, text in last_lines(tail, self._line_counts.get(file, 0))
-        ]
-
-    @cached_property
-    def scores(self) -> Scores | None:
-        return packaged().read([each.text for each in self.lines])
-
-    @property
-    def say_little(self) -> bool:
-        """Too few of them are more than progress to take anything back."""
-        return sum(not is_progress(each.text) for each in self.lines) < _FEWEST_LINES
-
-
-def _second_opinion(
-    cause: Cause, lead: Finding | None, last: _LastLines, *, has_steps: bool
-) -> Opinion | None:
-    """None: what was found stands. `cause`: the verdict so far, by `lead`; `has_steps`: detectors
-    have judged their numbers."""
-    if cause is not Cause.UNKNOWN and (lead is None or lead.detector != LOG_END):
-        return None
-    lines = last.lines
-    if len(lines) < _FEWEST_LINES or cause in _STANDS:
-        return None
-    if cause is not Cause.UNKNOWN and last.say_little:
-        return None
-    if lead is not None and lead.fault in _BY_COMPARISON:
-        return None
-    reading = last.scores
-    if reading is None:
-        return None
-    first, second = reading.ranked(_possible(cause, lines, has_steps=has_steps))[:2]
-    over = second if cause is Cause.UNKNOWN or cause not in reading.causes else cause
-    ahead, score = reading.causes[first] - reading.causes[over], reading.causes[first]
-    least = _KNOWN if cause is not Cause.UNKNOWN else _WELL_IF if first in _WELL else _UNKNOWN
-    if first in (cause, Cause.UNKNOWN) or ahead < least.lead or score < least.score:
-        return None
-    line = reading.line_for(first, over)
-    is_over = not _goes_on(lines, line) or first in _WELL | _WHILE_IT_RUNS
-    if cause is Cause.UNKNOWN and not is_over:
-        return None
-    confidence = _LEAST + (_MOST - _LEAST) * min(ahead / _CERTAIN, 1.0)
-    return Opinion(first, _action(first, reading), round(confidence, 2), lines[line])
-
-
-def _possible(cause: Cause, lines: Sequence[Evidence], *, has_steps: bool) -> frozenset[Cause]:
-    """What may be the cause of a log whose verdict is `cause` so far."""
-    if cause is not Cause.UNKNOWN:
-        return frozenset(Cause) - _WELL
-    return _possible_at_all(lines, has_steps=has_steps) - _unsaid(lines)
-
-
-def _unsaid(lines: Sequence[Evidence]) -> frozenset[Cause]:
-    """A run whose last lines do not say that it has finished is not taken to have done so."""
-    steps = (number for number, each in enumerate(lines) if is_progress(each.text))
-    last = max(steps, default=-1)
-    reports_end = any(_SAYS_END.search(each.text) for each in lines[last + 1 :])
-    return frozenset() if reports_end else frozenset({Cause.FINISHED})
-
-
-def _possible_at_all(lines: Sequence[Evidence], *, has_steps: bool) -> frozenset[Cause]:
-    by_numbers = _BY_NUMBERS if has_steps else frozenset()
-    trouble = [number for number, each in enumerate(lines) if TROUBLE.search(each.text)]
-    if not trouble:  # it may be that of a run that stands still
-        return frozenset(Cause) - {Cause.HEALTHY} - by_numbers
-    if _goes_on(lines, trouble[-1]):
-        return _WELL | _WHILE_IT_RUNS | (_BY_NUMBERS - by_numbers)
-    return frozenset(Cause) - by_numbers
-
-
-def _goes_on(lines: Sequence[Evidence], line: int) -> bool:
-    return any(is_progress(each.text) for each in lines[line + 1 :])
-
-
-def _action(cause: Cause, reading: Scores) -> Action:
-    if cause in _WELL:
-        return Action.NONE
-    scores = dict(reading.actions)
-    if cause not in _NONE_IS_RIGHT:
-        del scores[Action.NONE]
-    return max(scores, key=scores.__getitem__)
+@cache
+def _arbiter() -> Arbiter:
+    return Arbiter(packaged().arbiter)
 
 
 def reconsidered(
@@ -201,52 +95,123 @@ def reconsidered(
     tails: Mapping[str, bytes],
     line_counts: Mapping[str, int],
     *,
-    has_steps: bool,
     has_worked: bool,
 ) -> RunConclusion:
     """The conclusion after a second reading of the last lines; the same one if that adds nothing.
-    `tails`: the ends of all files, which have `line_counts` lines; `has_steps`: recognisers read
-    some steps; `has_worked`: a count rose in other lines."""
-    lead, cause = concluded.decision.finding, concluded.verdict.cause
-    last = _LastLines(tails, line_counts)
-    opinion = _second_opinion(cause, lead, last, has_steps=has_steps)
-    if opinion is None:
-        # What worked once, in this attempt or an earlier one, may work again.
-        has_begun = has_steps or has_worked or engine.job.best_iteration is not None
-        return concluded if has_begun else _stopped(concluded, engine, last)
+    `tails`: the ends of all files, which have `line_counts` lines; `has_worked`: a count rose in
+    lines of a form that no recogniser reads."""
+    rules = found_by_rules(concluded)
+    lines = [
+        Evidence(file, number, text.strip())
+        for file, tail in tails.items()
+        for number, text in last_lines(tail, line_counts.get(file, 0))
+    ]
+    reading = None
+    if len(lines) >= _FEWEST_LINES:
+        reading = packaged().read([each.text for each in lines])
+    if reading is None or rules.cause not in reading.causes:
+        return _stopped(concluded, engine, None, has_worked=has_worked)
+    weighed = _arbiter().weigh(rules, reading, _ACTIONS)
+    is_clear = weighed.share - weighed.of_rules >= _least_lead(
+        concluded.decision, weighed.cause, engine.job, lines
+    )
+    if not is_clear or weighed.cause in _impossible(rules, lines):
+        return _stopped(concluded, engine, weighed, has_worked=has_worked)
+    evidence = lines[reading.line_for(weighed.cause, rules.cause)]
     others = tuple(each for each in concluded.findings if each.detector != LOG_END)
-    if opinion.cause in _WELL:
-        return _well(opinion, concluded, others)
-    finding = _finding(opinion, lead)
+    if weighed.cause in _WELL:
+        return _well(weighed, evidence, concluded, others)
+    finding = _finding(weighed, evidence, concluded)
     advised = advise(
         engine.job,
         finding,
         others,
         engine.settings,
         has_worked=has_worked,
-        preferred=opinion.action,
+        preferred=weighed.action,
     )
-    decided = advised or _no_action(opinion, concluded, ONLY_WORDS, finding)
     verdict = Verdict(
-        opinion.cause,
+        finding.cause,
         finding.summary,
         since_time=finding.since_time,
-        confidence=opinion.confidence,
+        confidence=finding.confidence,
     )
+    decided = advised or _no_action(finding.cause, concluded, ONLY_WORDS, finding)
     return RunConclusion(verdict, decided, None, (finding, *others))
 
 
-def _stopped(concluded: RunConclusion, engine: Engine, last: _LastLines) -> RunConclusion:
-    """Advise to stop, not to restart, where the log reads clearly like those of failures that came
-    again."""
+def found_by_rules(concluded: RunConclusion) -> RulesFound:
+    return RulesFound(
+        concluded.verdict.cause,
+        concluded.decision.action,
+        _source(concluded.decision.finding),
+        concluded.verdict.confidence or 0.0,
+        frozenset((each.detector, each.cause) for each in concluded.findings),
+    )
+
+
+def _source(lead: Finding | None) -> str:
+    if lead is None:
+        return "none"
+    return f"{lead.detector}{'?' * lead.is_guess}{'+' * bool(lead.fault)}"
+
+
+def _least_lead(decided: Decision, cause: Cause, job: Job, lines: Sequence[Evidence]) -> float:
+    """The share by which `cause` must lead over what the rules found."""
+    lead = decided.finding
+    if decided.resume_from is not None:
+        return _NEVER
+    if lead is None:  # of steps that it can read a detector would have found it
+        are_read = cause in _BY_NUMBERS and job.attempt.iteration is not None
+        return _BEYOND_DOUBT if are_read else _CLEARLY
+    names_itself = lead.cause is Cause.USER_ERROR and not lead.is_guess
+    if lead.detector != LOG_END or (names_itself and lead.fault is None):
+        return _NEVER
+    if sum(not is_progress(each.text) for each in lines) < _FEWEST_LINES:
+        return _NEVER
+    return _BEYOND_DOUBT if names_itself else _CLEARLY
+
+
+def _impossible(rules: RulesFound, lines: Sequence[Evidence]) -> frozenset[Cause]:
+    """What is not the cause, whatever the log reads like. A run is well only if steps follow what
+    looks like trouble: one that breaks off without a word may stand still. What steps follow did
+    not end it. No run has finished whose last lines do not say so. What the rules found is not
+    unknown, and explains an end better than the course of the numbers before."""
+    no = frozenset({Cause.UNKNOWN})
+    if rules.source != "none":
+        no |= _BY_NUMBERS if "?" in rules.source else _BY_NUMBERS | _WELL
+    is_step = [is_progress(each.text) for each in lines]
+    trouble = [number for number, each in enumerate(lines) if TROUBLE.search(each.text)]
+    goes_on = any(is_step[trouble[-1] + 1 :]) if trouble else False
+    if not trouble or (rules.source != "none" and not goes_on):
+        no |= {Cause.HEALTHY}
+    elif rules.source == "none" and goes_on:
+        no |= frozenset(Cause) - _WHILE_IT_RUNS
+    last = max((number for number, each in enumerate(is_step) if each), default=-1)
+    reports_end = any(_SAYS_END.search(each.text) for each in lines[last + 1 :])
+    return no if reports_end else no | {Cause.FINISHED}
+
+
+def _stopped(
+    concluded: RunConclusion, engine: Engine, weighed: Weighed | None, *, has_worked: bool
+) -> RunConclusion:
+    """Advise to stop, where the cause stands but what failed comes again."""
     decided, lead = concluded.decision, concluded.decision.finding
-    is_known = decided.resume_from is not None or decided.cause in _MAY_PASS
-    if decided.action is not Action.RESTART or lead is None or is_known:
+    if lead is None or decided.action is Action.STOP or decided.cause in _MAY_PASS:
         return concluded
-    why = _reported_to_recur(engine.job, lead) or _comes_again(last)
-    if why is None:
+    if engine.job.attempt.is_finished:
         return concluded
-    advised = advise(engine.job, lead, (), engine.settings, preferred=Action.STOP)
+    why = _CAME_AGAIN if weighed is not None and weighed.stops >= _STOPS else None
+    if decided.action is Action.RESTART:
+        # What worked once, in this attempt or an earlier one, may work again.
+        has_begun = has_worked or engine.job.best_iteration is not None
+        entry = engine.job.catalogue.get(lead.fault or "")
+        if entry is not None and entry.restart_helps is RestartHelps.YES:
+            return concluded
+        if has_begun or decided.resume_from is not None:
+            return concluded
+        why = _reported_to_recur(engine.job, lead) or why
+    advised = advise(engine.job, lead, (), engine.settings, preferred=Action.STOP) if why else None
     if advised is None:
         return concluded
     reason = f"{lead.summary.rstrip('. ')}: {_HARDLY}"
@@ -263,43 +228,43 @@ def _reported_to_recur(job: Job, lead: Finding) -> str | None:
     return _USELESS if entry is not None and entry.fails_again else None
 
 
-def _comes_again(last: _LastLines) -> str | None:
-    """Why such a failure comes again; None: its words do not show it."""
-    reading = None if last.say_little else last.scores
-    if reading is None:
-        return None
-    ahead = reading.actions[Action.STOP] - reading.actions[Action.RESTART]
-    return _CAME_AGAIN if ahead >= _STOPS else None
-
-
-def _well(opinion: Opinion, concluded: RunConclusion, others: tuple[Finding, ...]) -> RunConclusion:
-    line = opinion.evidence.text[:_QUOTED]
-    text = f"as far as it goes, it reads like the log of a healthy run: {line}"
+def _well(
+    weighed: Weighed,
+    evidence: Evidence,
+    concluded: RunConclusion,
+    others: tuple[Finding, ...],
+) -> RunConclusion:
+    text = f"as far as it goes, it reads like the log of a healthy run: {evidence.text[:_QUOTED]}"
     if concluded.verdict.cause is Cause.UNKNOWN:
         text = f"{concluded.verdict.summary}; {text}"
-    verdict = Verdict(opinion.cause, text, confidence=opinion.confidence)
-    return RunConclusion(verdict, _no_action(opinion, concluded, text, None), None, others)
+    verdict = Verdict(weighed.cause, text, confidence=_confidence(weighed))
+    return RunConclusion(verdict, _no_action(weighed.cause, concluded, text, None), None, others)
 
 
 def _no_action(
-    opinion: Opinion, concluded: RunConclusion, reason: str, finding: Finding | None
+    cause: Cause, concluded: RunConclusion, reason: str, finding: Finding | None
 ) -> Decision:
     attempt = concluded.decision.attempt
-    return Decision(
-        Action.NONE, opinion.cause, attempt, reason, finding=finding, spends_budget=False
-    )
+    return Decision(Action.NONE, cause, attempt, reason, finding=finding, spends_budget=False)
 
 
-def _finding(opinion: Opinion, lead: Finding | None) -> Finding:
-    """`lead`: what was found before."""
+def _finding(weighed: Weighed, evidence: Evidence, concluded: RunConclusion) -> Finding:
+    lead = concluded.decision.finding
+    summary = f"The log resembles others with this cause: {evidence.text[:_QUOTED]}"
+    if lead is not None:
+        summary += f" (the rules alone: {concluded.verdict.cause}, {lead.summary.rstrip('. ')})"
     return Finding(
         detector=LOG_END,
-        cause=opinion.cause,
+        cause=weighed.cause,
         severity=Severity.CRITICAL,
-        summary=f"The log resembles others with this cause: {opinion.evidence.text[:_QUOTED]}",
+        summary=summary,
         since_time=lead.since_time if lead else None,
-        confidence=opinion.confidence,
-        evidence=(opinion.evidence, *(lead.evidence if lead else ())),
+        confidence=_confidence(weighed),
+        evidence=(evidence, *(lead.evidence if lead else ())),
         is_guess=True,
-        fingerprint=f"{opinion.cause}{_LIKENESS}",
+        fingerprint=f"{weighed.cause}{_LIKENESS}",
     )
+
+
+def _confidence(weighed: Weighed) -> float:
+    return round(min(weighed.share, _MOST_SURE), 2)

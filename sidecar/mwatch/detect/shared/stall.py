@@ -52,6 +52,7 @@ STUCK_HERE = frozenset({"watchdog-heartbeat", "watchdog-stuck"})
 
 _GROUP = re.compile(r"\[(PG [^\]\n]{1,120}?) Rank \d+\]")
 _ENQUEUED = re.compile(r"last enqueued (?:NCCL )?work: (\d{1,18})")
+_WAITED_FOR = re.compile(r"work sequence id: (\d{1,18})")
 _PROBE = 0.7
 _LOG = 0.5
 _CAREFUL = 0.3
@@ -83,15 +84,19 @@ def stuck_here(job: Job, since: float) -> FaultSeen | None:
 def least_enqueued(job: Job, since: float) -> FaultSeen | None:
     """Return the report of the rank that enqueued the least, if most of its group enqueued more.
 
-    The rank that prints a timeout is usually a victim of the one that enqueued less.
+    The rank that prints a timeout is usually a victim of the one that enqueued less. One that has
+    enqueued what the others wait for is not behind, even if they have enqueued more since.
     """
     groups: dict[str, dict[int, tuple[int, FaultSeen]]] = {}
+    waited: dict[str, int] = {}
     for seen in _since(job, since):
         group, work = _GROUP.search(seen.fault.text), _ENQUEUED.search(seen.fault.text)
         if group and work and seen.fault.rank is not None:
             groups.setdefault(group[1], {})[seen.fault.rank] = (int(work[1]), seen)
-    for reports in groups.values():
-        most = max(work for work, _ in reports.values())
+            if timed_out := _WAITED_FOR.search(seen.fault.text):
+                waited[group[1]] = max(int(timed_out[1]), waited.get(group[1], 0))
+    for name, reports in groups.items():
+        most = waited.get(name) or max(work for work, _ in reports.values())
         behind = [report for report in reports.values() if report[0] < most]
         if behind and len(behind) * 2 <= len(reports):
             return min(behind, key=lambda report: report[0])[1]

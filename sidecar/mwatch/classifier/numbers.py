@@ -1,0 +1,188 @@
+# SPDX-FileCopyrightText: The mwatch authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the numbers in a log do, as features for the classifier: a loss that falls, times that rise.
+
+Each number is taken by its name, in whatever form a program prints it. Detectors judge a run by its
+numbers exactly; here they only say which other logs this one is like.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from math import isfinite
+from statistics import median
+
+_MOST_CHARACTERS = 1200
+"""Of a line."""
+_LONGEST_NAME = 28
+_VALUE = r"(-?\d[\d,.]{0,20}(?:e[+-]?\d{1,3})?|-?nan|-?inf(?:inity)?)\b"
+_NUMBER = re.compile(r"[\"']?\s{0,8}[:=|]{1,2}\s{0,8}(?:tensor\(|[\"'\[])?" + _VALUE, re.I)
+_NAME = re.compile(r"[a-z_][\w/ .()-]{0,27}$", re.I)
+_SERIES = (
+    ("scale", re.compile(r"loss.*scale|scale\W*$")),
+    ("grad", re.compile(r"grad.*norm")),
+    ("side", re.compile(r"(?=.*loss).*(?:eval|val|test|dev|aux|router|z_?loss|balanc)")),
+    ("loss", re.compile(r"loss|^\W*(?:ppl|nll)\W*$")),
+    ("rate", re.compile(r"throughput|tflop|token|samples?[/_ ](?:per|s)|tps|mfu|it/s")),
+    ("time", re.compile(r"elapsed|(?:iter|step).*time|time.*(?:iter|step)|sec.*it|dt\b|duration")),
+    ("skip", re.compile(r"skip")),
+    ("nans", re.compile(r"nan")),
+    ("reward", re.compile(r"reward")),
+    ("lr", re.compile(r"^\W*(?:lr|learning.rate)\W*$")),
+)
+"""The first one that fits the name of a number."""
+_COUNT = re.compile(
+    r"\b(?:iter(?:ation)?|(?:global[_ ])?steps?|num_updates|batch|it|epoch)\b"
+    r"\W{0,8}(\d{1,9})(?: ?(?:/|of) {0,9}(\d{1,9}))?",
+    re.I,
+)
+_BAR = re.compile(r"(\d{1,3})%\|[^|\n]{0,300}\|\s{0,4}([\d.]{1,12}k?)/[\d.]{1,12}k?")
+_REDUCED = "reduced_train_loss"
+"""Of all stages of a pipeline: beside it NeMo prints that of this stage, which may have none."""
+_LEVELS = (0.3, 0.8, 0.98, 1.02, 1.2, 1.6, 3.0)
+"""Limits between how many times as large the last third of a series is as its first."""
+_PEAKS = (1.5, 3.0)  # times the larger of both
+_FEW = 3  # numbers that have a direction
+_FLAT, _EVEN = 0.001, 0.02  # share of the largest within which all lie
+_ALWAYS, _HARDLY = 0.85, 0.15  # share of the steps that rise
+_LOSSES = ((8.0, "huge"), (4.0, "high"))
+_TINY_LOSS, _HUGE_GRADIENT, _LEAST_SCALE = 0.01, 50.0, 1.0
+_SIZES = (1, 3, 8)
+_LINES_BELOW = (0, 3, 10)
+_LINES = (8, 20, 50)
+_NEAR_THE_END, _AT_THE_BEGINNING = 0.97, 0.03  # share of the iterations
+
+_Series = dict[str, list[tuple[int, float]]]
+"""The numbers of each kind, with the index of their line."""
+
+
+def shapes(lines: Sequence[str]) -> set[str]:
+    """Features of all lines together, such as `n:loss:rises`."""
+    lines = [line[:_MOST_CHARACTERS] for line in lines]
+    series = _series(lines)
+    found = {f"n:{kind}:{each}" for kind, numbers in series.items() for each in _of(kind, numbers)}
+    return found | set(_of_the_end(lines, series)) | set(_of_counts(lines)) | set(_of_bars(lines))
+
+
+def _series(lines: Iterable[str]) -> _Series:
+    series: _Series = {}
+    for index, line in enumerate(lines):
+        in_line: dict[str, float] = {}
+        for number in _NUMBER.finditer(line):
+            begin = max(number.start() - _LONGEST_NAME, 0)
+            name = _NAME.search(line[begin : number.start()])
+            kind = _kind(name[0].lower()) if name else None
+            if name and kind and (kind not in in_line or _REDUCED in name[0]):
+                with suppress(ValueError):  # digits and dots that are no number
+                    in_line[kind] = float(number[1].rstrip(".,").replace(",", ""))
+        for kind, value in in_line.items():
+            series.setdefault(kind, []).append((index, value))
+    return series
+
+
+def _kind(name: str) -> str | None:
+    return next((kind for kind, pattern in _SERIES if pattern.search(name)), None)
+
+
+def _of(kind: str, numbers: Sequence[tuple[int, float]]) -> Iterator[str]:
+    values = [value for _, value in numbers]
+    finite = [value for value in values if isfinite(value)]
+    yield _bucket(len(values), _SIZES)
+    if len(finite) < len(values):
+        yield from _of_bad(values, len(values) - len(finite))
+    if len(values) > 1 and values[-1] == 0:
+        yield "ends at zero"
+    if len(values) >= _FEW:
+        if not any(values):
+            yield "zero"
+        if kind in ("skip", "nans") and all(value > 0 for value in values):
+            yield "always"
+    if kind in ("skip", "nans") and values[-1] > 0:
+        yield "some"
+    if len(finite) >= _FEW:
+        yield from _trend(kind, finite)
+
+
+def _of_bad(values: Sequence[float], bad: int) -> Iterator[str]:
+    yield "not finite"
+    if bad == len(values):
+        yield "never finite"
+    if not isfinite(values[-1]):
+        yield "ends not finite"
+    if not isfinite(values[0]):
+        yield "begins not finite"
+    if bad >= _FEW:
+        yield "often not finite"
+
+
+def _trend(kind: str, values: Sequence[float]) -> Iterator[str]:
+    third = max(1, len(values) // 3)
+    first, last = median(values[:third]), median(values[-third:])
+    least, most = min(values), max(values)
+    if first > 0:
+        yield "times " + _bucket(last / first, _LEVELS)
+        peaks = (times for times in _PEAKS if last > 0 and most > times * max(first, last))
+        yield from (f"peak {times}" for times in peaks)
+    if most > 0 and most - least < _FLAT * most:
+        yield "flat"
+    elif most > 0 and most - least < _EVEN * most:
+        yield "even"
+    if len(values) > _FEW:
+        rises = sum(after > before for before, after in pairwise(values)) / (len(values) - 1)
+        if rises > _ALWAYS:
+            yield "rises"
+        elif rises < _HARDLY:
+            yield "never rises"
+    yield from _level(kind, last)
+
+
+def _level(kind: str, last: float) -> Iterator[str]:
+    if kind == "loss":
+        yield from (name for limit, name in _LOSSES if last > limit)
+        if last < _TINY_LOSS:
+            yield "tiny"
+    elif (kind == "scale" and last <= _LEAST_SCALE) or (kind == "grad" and last > _HUGE_GRADIENT):
+        yield "at its limit"
+
+
+def _of_the_end(lines: Sequence[str], series: _Series) -> Iterator[str]:
+    shown = [index for index, line in enumerate(lines) if line.strip()]
+    yield f"n:lines:{_bucket(len(shown), _LINES)}"
+    ends = [series[kind][-1][0] for kind in ("loss", "time", "rate") if kind in series]
+    if not ends:
+        yield "n:no steps"
+        return
+    yield f"n:below:{_bucket(sum(index > max(ends) for index in shown), _LINES_BELOW)}"
+
+
+def _of_counts(lines: Iterable[str]) -> Iterator[str]:
+    found = [each for line in lines if (each := _COUNT.search(line))]
+    if not found:
+        return
+    counts = [int(each[1]) for each in found]
+    if found[-1][2]:
+        done = counts[-1] / max(int(found[-1][2]), 1)
+        yield f"n:count:{_bucket(done, (_AT_THE_BEGINNING, _NEAR_THE_END, 1 - 1e-9))}"
+    if any(after < before for before, after in pairwise(counts)):
+        yield "n:count:goes back"
+    if len(set(counts)) == 1:
+        yield "n:count:stays"
+    if max(counts) <= _FEW:
+        yield "n:count:first steps"
+
+
+def _of_bars(lines: Iterable[str]) -> Iterator[str]:
+    bars = [bar for line in lines for bar in _BAR.finditer(line)]
+    if not bars:
+        return
+    yield f"n:bar:{_bucket(float(bars[-1][1]), (0, 99))}"
+    if len(bars) >= _FEW and len({bar[2] for bar in bars[-_FEW:]}) == 1:
+        yield "n:bar:stays"
+
+
+def _bucket(value: float, limits: Sequence[float]) -> str:
+    """The first limit that is no less than the value."""
+    return next((f"to {limit:g}" for limit in limits if value <= limit), f"over {limits[-1]:g}")
