@@ -3,9 +3,10 @@
 """Weigh what the rules found in a recorded log against what the log reads like.
 
 Detectors and the catalogue come first. A classifier then reads the last lines, and an arbiter
-weighs both, as it learnt from logs that neither had been made for. What a detector proved stands,
-and so do an exception that says what is wrong with the program, and a decision for a known
-checkpoint. What comes of it is for a person to read: it is never acted on.
+weighs both, as it learnt from logs that neither had been made for. What a detector proved in a
+whole log stands, in an excerpt it gives way only beyond doubt; an exception that says what is wrong
+with the program stands, and so does a decision for a known checkpoint. What comes of it is for a
+person to read: it is never acted on.
 """
 
 from __future__ import annotations
@@ -34,14 +35,16 @@ _WEIGHTS = Path(classifier.__file__).with_name("weights.bin")
 _CLEARLY = 0.3
 """The share by which another cause must lead: below, it is as often wrong as what the rules say."""
 _BEYOND_DOUBT = 0.8
-"""The same over an error of the program that the catalogue knows, or that no detector finds in the
-steps."""
+"""The same over what a detector proved in an excerpt, over an error of the program that the
+catalogue knows, and for numbers that no detector finds bad."""
 _NEVER = 2.0
 _STOPS = 0.2
 """The same for advice to stop."""
 _SAYS_END = re.compile(
     r"\b(?:completed|succeeded|done|ended|finished(?! (?:sav|writ|upload)))\b|\bexit", re.I
 )
+_DOUBTFUL = frozenset({"none", f"{LOG_END}?", f"{LOG_END}?+"})
+"""Sources of what may be no fault at all."""
 _QUOTED = 160
 _LIKENESS = "/likeness"
 _WELL = frozenset({Cause.HEALTHY, Cause.FINISHED})
@@ -67,6 +70,8 @@ _ACTIONS = {
     for cause in Cause
     if cause not in _NONE_IS_RIGHT
 }
+_EXCERPT = 100
+"""Lines: of what people paste, longer texts are rare, so that little was learnt from them."""
 _FEWEST_LINES = 8
 """Fewer say too little beside the rules: it has learnt from excerpts of ten lines and more."""
 _MAY_PASS = frozenset({Cause.KILLED, Cause.PREEMPTED, Cause.DRAINED, Cause.LOST_POD})
@@ -116,7 +121,8 @@ def reconsidered(
         concluded.decision, weighed.cause, engine.job, lines
     )
     if not is_clear or weighed.cause in _impossible(rules, lines):
-        return _stopped(concluded, engine, weighed, has_worked=has_worked)
+        is_excerpt = len(lines) <= _EXCERPT and not _are_few(lines)
+        return _stopped(concluded, engine, weighed, has_worked=has_worked, is_excerpt=is_excerpt)
     evidence = lines[reading.line_for(weighed.cause, rules.cause)]
     others = tuple(each for each in concluded.findings if each.detector != LOG_END)
     if weighed.cause in _WELL:
@@ -165,11 +171,18 @@ def _least_lead(decided: Decision, cause: Cause, job: Job, lines: Sequence[Evide
         are_read = cause in _BY_NUMBERS and job.attempt.iteration is not None
         return _BEYOND_DOUBT if are_read else _CLEARLY
     names_itself = lead.cause is Cause.USER_ERROR and not lead.is_guess
-    if lead.detector != LOG_END or (names_itself and lead.fault is None):
+    if names_itself and lead.fault is None:
         return _NEVER
-    if sum(not is_progress(each.text) for each in lines) < _FEWEST_LINES:
+    if _are_few(lines):
         return _NEVER
+    if lead.detector != LOG_END:
+        return _BEYOND_DOUBT if len(lines) <= _EXCERPT else _NEVER
     return _BEYOND_DOUBT if names_itself else _CLEARLY
+
+
+def _are_few(lines: Sequence[Evidence]) -> bool:
+    """Hardly any says more than that steps were made."""
+    return sum(not is_progress(each.text) for each in lines) < _FEWEST_LINES
 
 
 def _impossible(rules: RulesFound, lines: Sequence[Evidence]) -> frozenset[Cause]:
@@ -178,8 +191,8 @@ def _impossible(rules: RulesFound, lines: Sequence[Evidence]) -> frozenset[Cause
     not end it. No run has finished whose last lines do not say so. What the rules found is not
     unknown, and explains an end better than the course of the numbers before."""
     no = frozenset({Cause.UNKNOWN})
-    if rules.source != "none":
-        no |= _BY_NUMBERS if "?" in rules.source else _BY_NUMBERS | _WELL
+    if rules.source not in _DOUBTFUL:
+        no |= _BY_NUMBERS | _WELL
     is_step = [is_progress(each.text) for each in lines]
     trouble = [number for number, each in enumerate(lines) if TROUBLE.search(each.text)]
     goes_on = any(is_step[trouble[-1] + 1 :]) if trouble else False
@@ -193,7 +206,12 @@ def _impossible(rules: RulesFound, lines: Sequence[Evidence]) -> frozenset[Cause
 
 
 def _stopped(
-    concluded: RunConclusion, engine: Engine, weighed: Weighed | None, *, has_worked: bool
+    concluded: RunConclusion,
+    engine: Engine,
+    weighed: Weighed | None,
+    *,
+    has_worked: bool,
+    is_excerpt: bool = False,
 ) -> RunConclusion:
     """Advise to stop, where the cause stands but what failed comes again."""
     decided, lead = concluded.decision, concluded.decision.finding
@@ -202,13 +220,14 @@ def _stopped(
     if engine.job.attempt.is_finished:
         return concluded
     why = _CAME_AGAIN if weighed is not None and weighed.stops >= _STOPS else None
+    is_certain = is_excerpt and weighed is not None and weighed.stops >= _BEYOND_DOUBT
     if decided.action is Action.RESTART:
         # What worked once, in this attempt or an earlier one, may work again.
         has_begun = has_worked or engine.job.best_iteration is not None
         entry = engine.job.catalogue.get(lead.fault or "")
         if entry is not None and entry.restart_helps is RestartHelps.YES:
             return concluded
-        if has_begun or decided.resume_from is not None:
+        if decided.resume_from is not None or (has_begun and not is_certain):
             return concluded
         why = _reported_to_recur(engine.job, lead) or why
     advised = advise(engine.job, lead, (), engine.settings, preferred=Action.STOP) if why else None
