@@ -18,26 +18,22 @@ from dataclasses import replace
 
 from mwatch.detect.shared.causes import (
     REPORTS,
-    SIGABRT,
-    SIGTERM,
     cause_of_reason,
     has_trained,
     is_after,
     is_cascade,
     plain,
 )
-from mwatch.detect.shared.culprit import absent_suspect, culprit
-from mwatch.detect.shared.evidence import of_error, of_fault, of_frame, of_gone, place_of_error
+from mwatch.detect.shared.crash_culprit import OF_ALL_RANKS, culprit_of
+from mwatch.detect.shared.evidence import of_error, of_fault, of_frame, of_gone
 from mwatch.detect.shared.root_cause import TIMEOUTS, RootCause, root_cause
 from mwatch.detect.shared.stall import stood_still_before
 from mwatch.model.cause import Cause
-from mwatch.model.event import ASKED_EXITS, Error
-from mwatch.model.fault import Blame, CatalogueEntry, RestartHelps, Role
+from mwatch.model.event import ASKED_EXITS
+from mwatch.model.fault import Blame, Role
 from mwatch.model.finding import (
     LOG_END,
     MAX_EVIDENCE,
-    Culprit,
-    CulpritState,
     Detector,
     Evidence,
     Finding,
@@ -82,9 +78,6 @@ _OF_THE_PROGRAM = ("process-crash", "software-stack", "gpu-hardware")  # runbook
 _CTRL_C_ERROR = "KeyboardInterrupt"
 _SHORT = ("load", "save", "data")  # what a trainer does between its steps
 _CTRL_C = re.compile(r"\^C|\bSIGINT\b|Received 2 death signal")
-_OF_ALL_RANKS = (Cause.USER_ERROR, Cause.CHECKPOINT, Cause.DATA)
-"""Causes that mostly hit every rank; an excerpt shows the one that printed first."""
-_SHARED_MEMORY = frozenset({"process-bus-error", "dataloader-bus-error", "shared-memory-full"})
 _NUMERIC = (Cause.NAN, Cause.RERUN, Cause.HARDWARE)  # causes whose messages may name the iteration
 
 
@@ -308,7 +301,7 @@ def _loses_result(job: Job, root: RootCause) -> bool:
         code = plain(root.error.error.exit_code, root.error.error.signal)
         return root.error.error.kind in REPORTS and signal_of(code) == _SIGKILL
     during = root.error.error.during
-    if root.cause in _OF_ALL_RANKS and during != "close":
+    if root.cause in OF_ALL_RANKS and during != "close":
         return True
     return root.cause in _LOSES_RESULT or during in ("save", "load")
 
@@ -322,7 +315,7 @@ def _finding(job: Job, root: RootCause, has_proof: bool, is_emergency: bool) -> 
         since_time=root.at or job.attempt.ended_at,
         since_iteration=_since(job, root),
         confidence=root.confidence if has_proof else min(root.confidence, 0.7),
-        culprit=_culprit(job, root),
+        culprit=culprit_of(job, root),
         evidence=_evidence(job.attempt, root),
         cannot_heal=has_proof,
         fault=_MISMATCH if root.mismatch else root.fault.fault.id if root.fault else None,
@@ -391,83 +384,6 @@ def _named(root: RootCause) -> int | None:
     text = root.fault.fault.text if root.fault else root.error.error.message if root.error else ""
     found = _ITERATION.search(text)
     return int(found[1]) if found else None
-
-
-def _culprit(job: Job, root: RootCause) -> Culprit | None:
-    if root.mismatch:
-        rank = root.mismatch.rank
-        return Culprit(rank, CulpritState.OUT_OF_STEP, job.layout.coordinates(rank))
-    if root.cause is Cause.HANG:  # the ranks that complain have waited for another one
-        suspect = absent_suspect(job, job.attempt.last_progress)
-        return culprit(job, suspect) if suspect else None
-    fault = root.fault.fault if root.fault else None
-    error = root.error.error if root.error else None
-    if root.cause is Cause.KILLED and error and _ended_by(error) == SIGTERM:
-        return None  # somebody ended all of them: the launcher names the first that it noticed
-    rank = error.rank if error else None
-    if fault is not None and fault.rank is not None and fault.role != Role.CASCADE:
-        rank = fault.rank  # a rank that complains about another is not to blame
-    if fault and fault.role == Role.CASCADE and error and _ended_by(error) == SIGABRT:
-        rank = None  # it complained of another
-    if root.fault and root.fault.entry and _is_shared(job, root.fault, root.fault.entry):
-        rank = None
-    if root.cause in _OF_ALL_RANKS and rank is not None and not _others_waited(job, rank):
-        rank = None
-    if _ended_alike(job, root):
-        rank = None
-    host = error.host if error and error.host != "localhost" else None
-    node = (fault.node if fault else None) or host
-    entry = root.fault.entry if root.fault else None
-    gpu = fault.gpu if fault and fault.gpu and fault.gpu.startswith("GPU-") else None
-    if rank is None and node is None and gpu is None:
-        return None
-    seen = root.fault or root.error or root.gone
-    return Culprit(
-        rank=rank,
-        coordinates=job.layout.coordinates(rank),
-        pod=job.pod_of(seen.stream) if seen else None,
-        file=job.file_of(seen.stream) if seen else None,
-        node=node,
-        gpu_uuid=gpu,
-        xid=entry.xid if entry else None,
-        place=place_of_error(error),
-    )
-
-
-def _ended_by(error: Error) -> int | None:
-    """The number of the signal."""
-    return signal_of(plain(error.exit_code, error.signal))
-
-
-def _others_waited(job: Job, rank: int) -> bool:
-    """Other ranks report the loss of one, or have gone further: not all of them failed alike."""
-    attempt = job.attempt
-    seen = (each.fault for each in attempt.faults if each.fault.role == Role.CASCADE)
-    if any(fault.rank not in (None, rank) for fault in seen):
-        return True
-    named = {each.error.rank for each in (*attempt.errors, *attempt.exceptions)} - {None}
-    return has_trained(attempt) and named <= {rank}
-
-
-def _is_shared(job: Job, seen: FaultSeen, entry: CatalogueEntry) -> bool:
-    """What several ranks report, a full volume, and shared memory that ran out are not the fault of
-    the rank that met it first."""
-    if entry.id in _SHARED_MEMORY:
-        return True
-    if entry.blame is Blame.STORAGE and entry.restart_helps is RestartHelps.NO:
-        return True
-    same = (each.fault.rank for each in job.attempt.faults if each.fault.id == seen.fault.id)
-    return len({*same} - {None}) > 1
-
-
-def _ended_alike(job: Job, root: RootCause) -> bool:
-    """Several ranks left with the same exit code, and none says why."""
-    error = root.error.error if root.error else None
-    if root.fault or error is None or error.error or error.signal:
-        return False
-    reports = (each.error for each in job.attempt.errors if each.error.exit_code is not None)
-    same = {each.rank for each in reports if each.exit_code == error.exit_code} - {None}
-    return len(same) > 1
 
 
 def _evidence(attempt: Attempt, root: RootCause) -> tuple[Evidence, ...]:
