@@ -12,7 +12,7 @@ person to read: it is never acted on.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from mwatch.model.decision import Action, Decision
 from mwatch.model.fault import RestartHelps
 from mwatch.model.finding import LOG_END, Evidence, Finding, Severity, Verdict
 from mwatch.model.job import Job
+from mwatch.parse.formats.exceptions import TIDIES_UP
 from mwatch.replay.end_reasons import ONLY_WORDS, last_lines
 from mwatch.report.conclusion import RunConclusion
 
@@ -45,6 +46,8 @@ _SAYS_END = re.compile(
 )
 _DOUBTFUL = frozenset({"none", f"{LOG_END}?", f"{LOG_END}?+"})
 """Sources of what may be no fault at all."""
+_TRACEBACK = "Traceback (most recent call last):"
+_TIDIES_UP = re.compile(rf"\bin (?:{'|'.join(sorted(TIDIES_UP))})$")
 _QUOTED = 160
 _LIKENESS = "/likeness"
 _WELL = frozenset({Cause.HEALTHY, Cause.FINISHED})
@@ -109,7 +112,7 @@ def reconsidered(
     lines = [
         Evidence(file, number, text.strip())
         for file, tail in tails.items()
-        for number, text in last_lines(tail, line_counts.get(file, 0))
+        for number, text in _that_count(last_lines(tail, line_counts.get(file, 0)))
     ]
     reading = None
     if len(lines) >= _FEWEST_LINES:
@@ -147,6 +150,8 @@ def reconsidered(
 
 
 def found_by_rules(concluded: RunConclusion) -> RulesFound:
+    if concluded.verdict.cause is Cause.BLIND:  # the words of a log may say more than its steps
+        return RulesFound(Cause.UNKNOWN, Action.NONE, "none", 0.0, frozenset())
     return RulesFound(
         concluded.verdict.cause,
         concluded.decision.action,
@@ -154,6 +159,23 @@ def found_by_rules(concluded: RunConclusion) -> RulesFound:
         concluded.verdict.confidence or 0.0,
         frozenset((each.detector, each.cause) for each in concluded.findings),
     )
+
+
+def _that_count(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """Without the tracebacks of what tidies up after a process."""
+    block: list[tuple[int, str]] = []
+    for each in lines:
+        is_within = bool(block) and each[1][:1].isspace()
+        if block and not is_within:  # the exception itself, or another line
+            if not any(_TIDIES_UP.search(text) for _, text in block):
+                yield from block
+                yield each
+            block = []
+        elif is_within or each[1].startswith(_TRACEBACK):
+            block.append(each)
+        else:
+            yield each
+    yield from block
 
 
 def _source(lead: Finding | None) -> str:

@@ -25,8 +25,8 @@ _OPEN = "Traceback (most recent call last):"
 _IN_ONE_LINE = _OPEN + "\\n"  # with a backslash
 _IGNORED = ("Exception ignored in", "--- Logging error ---")
 """Python prints these before a traceback that ends nothing."""
-_AT_END = frozenset({"_run_finalizers", "_exit_function", "_at_fork_reinit"})
-"""Functions that tidy up after a process, whatever happens in them."""
+TIDIES_UP = frozenset({"_run_finalizers", "_exit_function", "_at_fork_reinit"})
+"""Functions that tidy up after a process: what is raised in them ends nothing."""
 _FRAME = re.compile(r'\s*File "([^"\n]{1,500})", line (\d+)(?:, in (.{1,200}))?')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/torch/|/bin/|^<")
 """Files that the user did not write: the fault is in the frame that called them."""
@@ -227,7 +227,7 @@ class _Traceback(Block):
         """A frame; `name`: of its function."""
         name = name.strip() if name else None
         if name:
-            self.is_ignored = self.is_ignored or name in _AT_END
+            self.is_ignored = self.is_ignored or name in TIDIES_UP
             self._during |= {key for key, known in _DURING.items() if known.fullmatch(name)}
             if _LOADS.search(name) and _OF_CHECKPOINTS.search(file):
                 self._during.add("load")
