@@ -131,3 +131,30 @@ def test_a_restart_from_a_known_checkpoint_stands(tmp_path: Path, until: str | N
     text = case("drosera-torchrun-summary-without-traceback").text
     report = read(tmp_path, f"{saved}\n{text}" if until is None else text, until)
     assert report.decision.action is Action.RESTART
+
+
+def test_a_cause_that_prevails_names_what_the_rules_alone_would_say(tmp_path: Path) -> None:
+    report = read(tmp_path, case("felicia-driver-xid-149-netir").text)
+    assert "(the rules alone: " in report.verdict.summary
+    lead = report.decision.finding
+    assert lead is not None and len(lead.evidence) > 1  # that of the rules stands below
+
+
+def test_a_log_without_a_known_step_is_read_by_its_words(tmp_path: Path) -> None:
+    """DeepSpeed's lines of a loss scale that finds its level are no steps of a trainer."""
+    report = read(tmp_path, case("hosta-dschat-overflow-warmup").text)
+    assert report.verdict.cause is not Cause.BLIND
+    assert report.decision.action is Action.NONE
+
+
+def test_tracebacks_of_what_tidies_up_are_not_read(tmp_path: Path) -> None:
+    frame = '  File "/usr/lib/python3.9/multiprocessing/util.py", line 300, in {}'
+    raised = "Traceback (most recent call last):\n{}\n    finalizer()\nOSError: [Errno 39] {}"
+    epochs = [f"epoch {number} done, train loss 0.0{number}" for number in range(9, 2, -1)]
+
+    def judged(function: str) -> Cause:
+        error = raised.format(frame.format(function), "Directory not empty: 'pymp-2x'")
+        return read(tmp_path, "\n".join([*epochs, error, ""])).verdict.cause
+
+    assert judged("_run_finalizers") in (Cause.UNKNOWN, Cause.HEALTHY)
+    assert judged("save") not in (Cause.UNKNOWN, Cause.HEALTHY)
