@@ -213,6 +213,8 @@ def _impossible(rules: RulesFound, lines: Sequence[Evidence]) -> frozenset[Cause
     not end it. No run has finished whose last lines do not say so. What the rules found is not
     unknown, and explains an end better than the course of the numbers before."""
     no = frozenset({Cause.UNKNOWN})
+    if rules.cause is Cause.FINISHED:  # it reports its end, so it does not stand still
+        no |= {Cause.HANG}
     if rules.source not in _DOUBTFUL:
         no |= _BY_NUMBERS | _WELL
     is_step = [is_progress(each.text) for each in lines]
@@ -237,7 +239,7 @@ def _stopped(
 ) -> RunConclusion:
     """Advise to stop, where the cause stands but what failed comes again."""
     decided, lead = concluded.decision, concluded.decision.finding
-    if lead is None or decided.action is Action.STOP or decided.cause in _MAY_PASS:
+    if lead is None or decided.action is Action.STOP or decided.cause in _MAY_PASS | _WELL:
         return concluded
     if engine.job.attempt.is_finished:
         return concluded
