@@ -17,7 +17,7 @@ from mwatch.classifier.classifier import Scores
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
 
-MOST_CAUSES = 5
+_MOST_CAUSES = 5
 """Of those that the words prefer."""
 _UNREAD = -1.5
 """The score of a cause that the classifier does not know."""
@@ -47,7 +47,7 @@ class Weighed(NamedTuple):
 
 
 def candidates(rules: RulesFound, scores: Scores) -> list[Cause]:
-    first = scores.ranked(scores.causes)[:MOST_CAUSES]
+    first = scores.ranked(scores.causes)[:_MOST_CAUSES]
     return first if rules.cause in first else [rules.cause, *first]
 
 
