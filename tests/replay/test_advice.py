@@ -49,11 +49,6 @@ def test_a_job_that_waits_for_room_keeps_its_place(tmp_path: Path) -> None:
             Cause.HANG,
             Action.STOP,
         ),
-        (
-            [f"iteration {n}00 | lm loss: 1.0912{n}E+01 |" for n in range(1, 8)],
-            Cause.LOSS_STUCK,
-            Action.STOP,
-        ),
     ],
 )
 def test_what_a_person_should_do(

@@ -82,21 +82,6 @@ def test_a_job_that_no_queue_can_ever_admit_is_for_a_person(
     assert (report.verdict.cause, report.decision.action) == (Cause.UNSCHEDULABLE, action)
 
 
-def test_a_trainer_that_ray_restored_and_that_begins_anew_lost_its_checkpoint(
-    tmp_path: Path,
-) -> None:
-    lost = [
-        "(Train pid=4) {'loss': 0.4127, 'epoch': 5.0}",
-        "The actor is dead because its node has died. Node Id: 0f8c31bb",
-        "(Trainer pid=1) Restored on 10.0.0.7 from checkpoint: Checkpoint(path=x/checkpoint_4)",
-    ]
-    anew = "(Train pid=7) {{'loss': {}, 'epoch': {}.0}}"
-    again = read(tmp_path, *lost, anew.format(1.64, 1), anew.format(1.47, 2))
-    assert (again.verdict.cause, again.decision.action) == (Cause.STARTED_FROM_RANDOM, Action.STOP)
-    goes_on = read(tmp_path, *lost, anew.format(0.39, 6), anew.format(0.37, 7))
-    assert goes_on.verdict.cause is not Cause.STARTED_FROM_RANDOM
-
-
 def test_a_hub_that_the_data_is_read_from_is_storage(tmp_path: Path) -> None:
     hub = "HTTPSConnectionPool(host='cdn.hub.co', port=443): Read timed out. (read timeout=10)"
     frames = [
@@ -167,28 +152,6 @@ def test_a_process_that_a_watchdog_ended_had_hung(tmp_path: Path) -> None:
     assert read(tmp_path, *STEPS, failed).verdict.cause is Cause.KILLED
     watched = f"[WARNING] [RankMonitorServer:5] {watchdog}"
     assert read(tmp_path, *STEPS, watched, failed).verdict.cause is Cause.HANG
-
-
-@pytest.mark.parametrize(("steps", "cause"), [(1, Cause.FABRIC), (6, Cause.HANG)])
-def test_a_lost_path_is_why_a_collective_timed_out_unless_the_run_went_on(
-    steps: int, cause: Cause, tmp_path: Path
-) -> None:
-    lost = f"g7:7:8 [2] transport/net_ib.cc:1096 {NETWORK.partition('] ')[2]}, opcode 3"
-    after = [f"Epoch: 0 | Step: {n} | Actor Loss: 0.01" for n in range(9, 9 + steps)]
-    timeout = (
-        "[E ProcessGroupNCCL.cpp:828] [Rank 4] Watchdog caught collective operation timeout: "
-        "WorkNCCL(SeqNum=28101, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1804210 milliseconds"
-    )
-    assert read(tmp_path, *STEPS, lost, *after, timeout).verdict.cause is cause
-
-
-def test_a_pod_without_room_is_why_the_others_waited(tmp_path: Path) -> None:
-    waited = "TimeoutError: Timeout 5400s to complete rendezvous."
-    event = (
-        "Warning  FailedScheduling  4m  scheduler  0/11 nodes are available: 8 Insufficient gpu."
-    )
-    assert read(tmp_path, waited).verdict.cause is Cause.HANG
-    assert read(tmp_path, waited, event).verdict.cause is Cause.UNSCHEDULABLE
 
 
 def test_a_stage_without_a_loss_of_its_own_is_not_nan(tmp_path: Path) -> None:

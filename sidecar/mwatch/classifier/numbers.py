@@ -40,6 +40,20 @@ _COUNT = re.compile(
     re.I,
 )
 _BAR = re.compile(r"(\d{1,3})%\|[^|\n]{0,300}\|\s{0,4}([\d.]{1,12}k?)/[\d.]{1,12}k?")
+_SPEED = re.compile(r"<[^,\]\n]{1,20},\s{1,4}(\d{1,9}(?:\.\d{1,6})?) ?(s/it|it/s)")
+"""Of a bar."""
+_LOADS = re.compile(
+    r"\b(?:load|restor|resum|continu)\w*[^\n]{0,160}"
+    r"\b(?:checkpoint|ckpt|global[_ ]step|step|iteration|weights|state)s?\b",
+    re.I,
+)
+_SECONDS = r"[\"']?(?: ?\(\w{1,2}\))?(?:\s{0,4}[:=]\s{0,4}|\s)(\d{1,9}\.\d{1,6})(?![\d/x])"
+_DATA_TIME = re.compile(
+    rf"\bdata(?:[ _]?(?:load(?:ing)?|wait))?(?:[ _]?time|_s|_t)?{_SECONDS}", re.I
+)
+_STEP_TIME = re.compile(
+    rf"\b(?:batch|step|iter(?:ation)?|elapsed)?[ _]?(?:time|batch \(t\)){_SECONDS}", re.I
+)
 _REDUCED = "reduced_train_loss"
 """Of all stages of a pipeline: beside it NeMo prints that of this stage, which may have none."""
 _LEVELS = (0.3, 0.8, 0.98, 1.02, 1.2, 1.6, 3.0)
@@ -49,6 +63,18 @@ _FEW = 3  # numbers that have a direction
 _FLAT, _EVEN = 0.001, 0.02  # share of the largest within which all lie
 _ALWAYS, _HARDLY = 0.85, 0.15  # share of the steps that rise
 _LOSSES = ((8.0, "huge"), (4.0, "high"))
+_COURSES = ("loss", "grad", "time", "rate")
+"""Series whose course is looked at closely."""
+_NEAR = 5  # values on each side of a load
+_SINCE_LOAD = (0.8, 0.98, 1.02, 1.1, 1.25, 1.6, 3.0)  # times as large as before
+_OVER_LEAST, _OF_MOST = (1.02, 1.2, 1.5, 2.5, 5.0), (0.2, 0.5, 0.8, 0.95)
+_STEPS_UP = (1.05, 1.3, 1.6, 2.5, 5.0)
+_BEFORE, _AFTER = 8, 3  # values beside a step
+_RUNS = (2, 4, 7)
+_SHARES = (0.1, 0.3, 0.5, 0.8, 1.2)  # of a step, that it waits for its data
+_SPANS = (3, 30, 300, 3000)  # iterations
+_STAYS = 0.02  # share of the largest loss within which all lie
+_A_FEW, _CLOSE = 10, 0.8  # iterations to which a count goes back, and share of where it was
 _TINY_LOSS, _HUGE_GRADIENT, _LEAST_SCALE = 0.01, 50.0, 1.0
 _SIZES = (1, 3, 8)
 _LINES_BELOW = (0, 3, 10)
@@ -64,7 +90,14 @@ def shapes(lines: Sequence[str]) -> set[str]:
     lines = [line[:_MOST_CHARACTERS] for line in lines]
     series = _series(lines)
     found = {f"n:{kind}:{each}" for kind, numbers in series.items() for each in _of(kind, numbers)}
-    return found | set(_of_the_end(lines, series)) | set(_of_counts(lines)) | set(_of_bars(lines))
+    others = (
+        _of_the_end(lines, series),
+        _of_counts(lines, series),
+        _of_bars(lines),
+        _since_load(lines, series),
+        _of_data(lines),
+    )
+    return found.union(*others)
 
 
 def _series(lines: Iterable[str]) -> _Series:
@@ -93,6 +126,8 @@ def _of(kind: str, numbers: Sequence[tuple[int, float]]) -> Iterator[str]:
     yield _bucket(len(values), _SIZES)
     if len(finite) < len(values):
         yield from _of_bad(values, len(values) - len(finite))
+    if len(values) > 1 and values[0] == 0:
+        yield "begins at zero"
     if len(values) > 1 and values[-1] == 0:
         yield "ends at zero"
     if len(values) >= _FEW:
@@ -104,6 +139,8 @@ def _of(kind: str, numbers: Sequence[tuple[int, float]]) -> Iterator[str]:
         yield "some"
     if len(finite) >= _FEW:
         yield from _trend(kind, finite)
+    if len(finite) > _FEW and kind in _COURSES:
+        yield from _course(finite)
 
 
 def _of_bad(values: Sequence[float], bad: int) -> Iterator[str]:
@@ -139,6 +176,37 @@ def _trend(kind: str, values: Sequence[float]) -> Iterator[str]:
     yield from _level(kind, last)
 
 
+def _course(values: Sequence[float]) -> Iterator[str]:
+    """How the last values compare with the best and the worst before, and how they got there."""
+    pairs = [median(values[at : at + 2]) for at in range(len(values) - 1)]
+    least, most = min(pairs), max(pairs)
+    if least > 0:
+        yield f"end over least {_bucket(pairs[-1] / least, _OVER_LEAST)}"
+    if most > 0:
+        yield f"end of most {_bucket(pairs[-1] / most, _OF_MOST)}"
+    steps = [
+        median(values[at : at + _AFTER]) / before
+        for at in range(2, len(values) - 1)
+        if (before := median(values[max(0, at - _BEFORE) : at])) > 0
+    ]
+    if steps:
+        yield f"largest step up {_bucket(max(steps), _STEPS_UP)}"
+    rises = _runs(after > before for before, after in pairwise(values))
+    falls = _runs(after < before for before, after in pairwise(values))
+    yield f"longest rise {_bucket(max(rises), _RUNS)}"
+    yield f"longest fall {_bucket(max(falls), _RUNS)}"
+    if rises[-1] > _FEW:
+        yield "rising at the end"
+
+
+def _runs(signs: Iterable[bool]) -> list[int]:
+    """How many in a row are true, up to each."""
+    runs = [0]
+    for sign in signs:
+        runs.append(runs[-1] + 1 if sign else 0)
+    return runs[1:]
+
+
 def _level(kind: str, last: float) -> Iterator[str]:
     if kind == "loss":
         yield from (name for limit, name in _LOSSES if last > limit)
@@ -158,7 +226,7 @@ def _of_the_end(lines: Sequence[str], series: _Series) -> Iterator[str]:
     yield f"n:below:{_bucket(sum(index > max(ends) for index in shown), _LINES_BELOW)}"
 
 
-def _of_counts(lines: Iterable[str]) -> Iterator[str]:
+def _of_counts(lines: Iterable[str], series: _Series) -> Iterator[str]:
     found = [each for line in lines if (each := _COUNT.search(line))]
     if not found:
         return
@@ -166,21 +234,71 @@ def _of_counts(lines: Iterable[str]) -> Iterator[str]:
     if found[-1][2]:
         done = counts[-1] / max(int(found[-1][2]), 1)
         yield f"n:count:{_bucket(done, (_AT_THE_BEGINNING, _NEAR_THE_END, 1 - 1e-9))}"
-    if any(after < before for before, after in pairwise(counts)):
-        yield "n:count:goes back"
+    for before, after in pairwise(counts):
+        if after < before:
+            yield "n:count:goes back"
+            yield f"n:count:goes back {_how_far(before, after)}"
     if len(set(counts)) == 1:
         yield "n:count:stays"
     if max(counts) <= _FEW:
         yield "n:count:first steps"
+    span = _bucket(max(counts) - min(counts), _SPANS)
+    yield f"n:count:span {span}"
+    losses = [loss for _, loss in series.get("loss", ()) if isfinite(loss)]
+    if len(losses) >= _FEW and max(losses) - min(losses) < _STAYS * max(losses):
+        yield f"n:loss:stays over {span}"
 
 
-def _of_bars(lines: Iterable[str]) -> Iterator[str]:
+def _how_far(before: int, after: int) -> str:
+    if after <= 1:
+        return "to the first"
+    if after <= _A_FEW:
+        return "to one of the first"
+    return "a little" if after > _CLOSE * before else "far"
+
+
+def _since_load(lines: Sequence[str], series: _Series) -> Iterator[str]:
+    """How the values behind the load of a checkpoint compare with those above it."""
+    loads = [index for index, line in enumerate(lines) if _LOADS.search(line)]
+    for kind in (*_COURSES, "lr"):
+        values = [each for each in series.get(kind, ()) if isfinite(each[1])]
+        load = max((each for each in loads if values and each < values[-1][0]), default=None)
+        if load is None:
+            continue
+        before = [value for index, value in values if index < load][-_NEAR:]
+        after = [value for index, value in values if index > load][:_NEAR]
+        if not before:
+            yield f"n:{kind}:loaded first"
+        elif len(before) > 1 and median(before) > 0:
+            times = median(after) / median(before)
+            yield f"n:{kind}:since load {_bucket(times, _SINCE_LOAD)}"
+
+
+def _of_data(lines: Iterable[str]) -> Iterator[str]:
+    """How much of each step waits for its data."""
+    times = ((_DATA_TIME.search(line), _STEP_TIME.search(line)) for line in lines)
+    shares = [
+        float(data[1]) / float(step[1]) for data, step in times if data and step and float(step[1])
+    ]
+    if shares:
+        yield f"n:data share {_bucket(median(shares), _SHARES)}"
+
+
+def _of_bars(lines: Sequence[str]) -> Iterator[str]:
     bars = [bar for line in lines for bar in _BAR.finditer(line)]
     if not bars:
         return
     yield f"n:bar:{_bucket(float(bars[-1][1]), (0, 99))}"
     if len(bars) >= _FEW and len({bar[2] for bar in bars[-_FEW:]}) == 1:
         yield "n:bar:stays"
+    speeds = (found for line in lines for found in _SPEED.finditer(line))
+    seconds = [
+        value if found[2] == "s/it" else 1 / value
+        for found in speeds
+        if (value := float(found[1])) > 0
+    ]
+    if len(seconds) >= _FEW:
+        yield from (f"n:bar:time:{each}" for each in _trend("bar", seconds))
 
 
 def _bucket(value: float, limits: Sequence[float]) -> str:

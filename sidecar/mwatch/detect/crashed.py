@@ -21,7 +21,6 @@ from mwatch.detect.shared.causes import (
     cause_of_reason,
     has_trained,
     is_after,
-    is_cascade,
     plain,
 )
 from mwatch.detect.shared.crash_culprit import OF_ALL_RANKS, culprit_of
@@ -208,17 +207,6 @@ def _hang_behind_kill(
         culprit=None,
         fingerprint="hang/ended",
     )
-
-
-def is_unexplained(job: Job, finding: Finding) -> bool:
-    """A process died, and what is known is only how."""
-    entry = job.catalogue.get(finding.fault or "")
-    if finding.cause is not Cause.CRASH:
-        return False
-    if entry is not None:
-        return entry.role is Role.CASCADE
-    name, _, message = finding.fingerprint.partition("/")[2].partition(": ")
-    return _NAMELESS.fullmatch(name) is not None or is_cascade(name, message)
 
 
 def at_log_end(job: Job, after: Mapping[str, int], settings: Settings) -> Finding | None:

@@ -40,6 +40,7 @@ ALL: tuple[Recogniser, ...] = (
     training_loops.KERAS,
     training_loops.KERAS_EPOCHS,
     training_loops.ENDS,
+    training_loops.RESUMES,
     training_loops.PROCESS_ENDS,
     megatron_blocks.VALIDATION,
     megatron.BARRIERS,

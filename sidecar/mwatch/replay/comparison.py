@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from mwatch.classifier.classifier import is_progress
-from mwatch.detect.shared.last_lines import is_completed
+from mwatch.replay.unread_progress import is_completed
 
 _MAX_LINE = 500
 _ABOVE = 15

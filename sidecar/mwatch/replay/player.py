@@ -145,7 +145,7 @@ class Player:
         self.log_end.forget_harmless(self.engine.job.attempt, lines, tails)
         assessment = self._look(self.at)
         if until is None:
-            fault = self.log_end.fault(self.engine, assessment, lines, tails)
+            fault = self.log_end.fault(self.engine, assessment, lines)
             assessment = self._look(self.at, (fault,)) if fault else assessment
             self._settle(assessment.decision)
 

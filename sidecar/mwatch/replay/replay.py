@@ -29,10 +29,9 @@ from mwatch.model.job import Attempt, Job
 from mwatch.model.observation import Observed
 from mwatch.model.settings import Settings
 from mwatch.model.step import PlacedLines
-from mwatch.replay.end_reasons import ONLY_WORDS, is_only_words
 from mwatch.replay.flight_evidence import FlightEvidence
 from mwatch.replay.freshness import TAIL, Age
-from mwatch.replay.log_end import LogEnd
+from mwatch.replay.log_end import has_counted
 from mwatch.replay.newest_first import in_time_order
 from mwatch.replay.player import Player
 from mwatch.replay.pod_prefixes import SplitLogs, split_by_pod
@@ -57,8 +56,6 @@ _LASTING = frozenset(
     {Cause.STARTED_FROM_RANDOM, Cause.RESUME_DIVERGED, Cause.LOSS_STUCK, Cause.LOSS_SPIKE}
 )
 """What does not pass by itself, so that a warning of it is worth advice."""
-_VAGUE_WORDS = frozenset({Cause.KILLED, Cause.CHECKPOINT})
-"""What harmless lines speak of, too: nothing is advised on their words alone."""
 _MAY_BE_UP = "not acted on: the log does not show whether the run is still up"
 _ASK = "`kubectl get pod` or `mwatch diagnose JOB` shows which"
 
@@ -117,8 +114,6 @@ def _with_advice(player: Player, concluded: RunConclusion) -> RunConclusion:
     is_lasting = lead.cause in _LASTING or lead.comes_again
     is_lasting = is_lasting or (lead.cause is Cause.NAN and lead.confidence >= _SURE)
     if not is_critical and lead.detector != LOG_END and not is_lasting:
-        return concluded
-    if is_only_words(lead) and lead.cause in _VAGUE_WORDS:
         return concluded
     has_worked = player.log_end.has_worked
     advised = advice_of(
@@ -236,17 +231,9 @@ def _by_words(recording: Recording, engine: Engine) -> RunConclusion:
     if recording.is_about_training:
         text = f"no line in {where} shows progress or an error"
     concluded = _nothing_found(Cause.UNKNOWN, text, text)
-    end, tails, counts = LogEnd(), recording.tails, recording.line_counts
-    complaint = end.from_words(tails, counts)
-    if complaint is not None:
-        cause, words = complaint.cause, ONLY_WORDS
-        concluded = _nothing_found(cause, complaint.summary, words, complaint)
-        if not (is_only_words(complaint) and cause in _VAGUE_WORDS):
-            advised = advice_of(
-                engine.job, complaint, (), engine.settings, has_worked=end.has_worked
-            )
-            concluded = concluded._replace(decision=advised or concluded.decision)
-    return reconsidered(concluded, engine, tails, counts, has_worked=end.has_worked)
+    tails, counts = recording.tails, recording.line_counts
+    has_worked = has_counted(tails, counts)
+    return reconsidered(concluded, engine, tails, counts, has_worked=has_worked)
 
 
 def _files(recording: Recording) -> tuple[str, ...]:

@@ -3,10 +3,8 @@
 """Weigh what the rules found in a recorded log against what the log reads like.
 
 Detectors and the catalogue come first. A classifier then reads the last lines, and an arbiter
-weighs both, as it learnt from logs that neither had been made for. What a detector proved in a
-whole log stands, in an excerpt it gives way only beyond doubt; an exception that says what is wrong
-with the program stands, and so does a decision for a known checkpoint. What comes of it is for a
-person to read: it is never acted on.
+weighs both, as it learnt from logs that neither had been made for; `overruling` says when the rules
+give way. What comes of it is for a person to read: it is never acted on.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from pathlib import Path
 
 from mwatch import classifier
 from mwatch.classifier.arbiter import Arbiter, RulesFound, Weighed
-from mwatch.classifier.classifier import TROUBLE, Classifier, is_progress
+from mwatch.classifier.classifier import Classifier
 from mwatch.decide.decide import advise
 from mwatch.detect.shared.attempts import crashed_alike
 from mwatch.engine.engine import Engine
@@ -29,38 +27,18 @@ from mwatch.model.fault import RestartHelps
 from mwatch.model.finding import LOG_END, Evidence, Finding, Severity, Verdict
 from mwatch.model.job import Job
 from mwatch.parse.formats.exceptions import TIDIES_UP
-from mwatch.replay.end_reasons import ONLY_WORDS, last_lines
+from mwatch.replay.log_end import last_lines
+from mwatch.replay.overruling import BEYOND_DOUBT, WELL, are_few, is_excerpt, overrules
 from mwatch.report.conclusion import RunConclusion
 
 _WEIGHTS = Path(classifier.__file__).with_name("weights.bin")
-_CLEARLY = 0.3
-"""The share by which another cause must lead: below, it is as often wrong as what the rules say."""
-_BEYOND_DOUBT = 0.8
-"""The same over what a detector proved in an excerpt, over an error of the program that the
-catalogue knows, and for numbers that no detector finds bad."""
-_NEVER = 2.0
-_STOPS = 0.2
-"""The same for advice to stop."""
-_SAYS_END = re.compile(
-    r"\b(?:completed|succeeded|done|ended|finished(?! (?:sav|writ|upload)))\b|\bexit", re.I
-)
-_DOUBTFUL = frozenset({"none", f"{LOG_END}?", f"{LOG_END}?+"})
-"""Sources of what may be no fault at all."""
+_STOPS, _STOPS_CLEARLY = 0.2, 0.5
+"""The share by which `stop` must lead to be advised, and where it may be right to do nothing."""
 _TRACEBACK = "Traceback (most recent call last):"
 _TIDIES_UP = re.compile(rf"\bin (?:{'|'.join(sorted(TIDIES_UP))})$")
 _QUOTED = 160
 _LIKENESS = "/likeness"
-_WELL = frozenset({Cause.HEALTHY, Cause.FINISHED})
-_BY_NUMBERS = frozenset(
-    {
-        Cause.LOSS_SPIKE, Cause.LOSS_STUCK, Cause.LOSS_SCALE_COLLAPSE, Cause.NAN,
-        Cause.RESUME_DIVERGED,
-    }
-)  # fmt: skip
-_WHILE_IT_RUNS = _WELL | _BY_NUMBERS | {
-    Cause.STARTED_FROM_RANDOM, Cause.HANG, Cause.SLOW, Cause.CHECKPOINT_OVERDUE
-}  # fmt: skip
-"""Any other fault would have ended a run that printed steps after the last line of trouble."""
+_ONLY_WORDS = "only the wording of the log suggests it"
 _NONE_IS_RIGHT = frozenset(
     {
         Cause.SLOW, Cause.LOSS_SPIKE, Cause.UNSCHEDULABLE, Cause.PREEMPTED, Cause.DRAINED,
@@ -69,14 +47,10 @@ _NONE_IS_RIGHT = frozenset(
 )  # fmt: skip
 """Causes on which nobody, or somebody else, may have to act."""
 _ACTIONS = {
-    cause: (Action.NONE,) if cause in _WELL else (Action.RESTART, Action.STOP)
+    cause: (Action.NONE,) if cause in WELL else (Action.RESTART, Action.STOP)
     for cause in Cause
     if cause not in _NONE_IS_RIGHT
 }
-_EXCERPT = 100
-"""Lines: of what people paste, longer texts are rare, so that little was learnt from them."""
-_FEWEST_LINES = 8
-"""Fewer say too little beside the rules: it has learnt from excerpts of ten lines and more."""
 _MAY_PASS = frozenset({Cause.KILLED, Cause.PREEMPTED, Cause.DRAINED, Cause.LOST_POD})
 """Whoever did it is outside the run: its words do not say whether it comes again."""
 _HARDLY = "a restart is unlikely to fix it"
@@ -114,21 +88,20 @@ def reconsidered(
         for file, tail in tails.items()
         for number, text in _that_count(last_lines(tail, line_counts.get(file, 0)))
     ]
+    texts = [each.text for each in lines]
     reading = None
-    if len(lines) >= _FEWEST_LINES:
-        reading = packaged().read([each.text for each in lines])
+    if not are_few(texts) or rules.cause is Cause.UNKNOWN:
+        reading = packaged().read(texts)
     if reading is None or rules.cause not in reading.causes:
         return _stopped(concluded, engine, None, has_worked=has_worked)
     weighed = _arbiter().weigh(rules, reading, _ACTIONS)
-    is_clear = weighed.share - weighed.of_rules >= _least_lead(
-        concluded.decision, weighed.cause, engine.job, lines
-    )
-    if not is_clear or weighed.cause in _impossible(rules, lines):
-        is_excerpt = len(lines) <= _EXCERPT and not _are_few(lines)
-        return _stopped(concluded, engine, weighed, has_worked=has_worked, is_excerpt=is_excerpt)
+    if not overrules(weighed, rules, concluded.decision, engine.job, texts):
+        return _stopped(
+            concluded, engine, weighed, has_worked=has_worked, is_excerpt=is_excerpt(texts)
+        )
     evidence = lines[reading.line_for(weighed.cause, rules.cause)]
     others = tuple(each for each in concluded.findings if each.detector != LOG_END)
-    if weighed.cause in _WELL:
+    if weighed.cause in WELL:
         return _well(weighed, evidence, concluded, others)
     finding = _finding(weighed, evidence, concluded)
     advised = advise(
@@ -137,7 +110,7 @@ def reconsidered(
         others,
         engine.settings,
         has_worked=has_worked,
-        preferred=weighed.action,
+        preferred=_preferred(weighed, rules),
     )
     verdict = Verdict(
         finding.cause,
@@ -145,8 +118,15 @@ def reconsidered(
         since_time=finding.since_time,
         confidence=finding.confidence,
     )
-    decided = advised or _no_action(finding.cause, concluded, ONLY_WORDS, finding)
+    decided = advised or _no_action(finding.cause, concluded, _ONLY_WORDS, finding)
     return RunConclusion(verdict, decided, None, (finding, *others))
+
+
+def _preferred(weighed: Weighed, rules: RulesFound) -> Action:
+    """Where nobody may have to act, advice to stop must be clear."""
+    is_open = weighed.cause in _NONE_IS_RIGHT and rules.action is Action.NONE
+    is_unclear = weighed.action is Action.STOP and weighed.stops < _STOPS_CLEARLY
+    return Action.NONE if is_open and is_unclear else weighed.action
 
 
 def found_by_rules(concluded: RunConclusion) -> RulesFound:
@@ -184,51 +164,6 @@ def _source(lead: Finding | None) -> str:
     return f"{lead.detector}{'?' * lead.is_guess}{'+' * bool(lead.fault)}"
 
 
-def _least_lead(decided: Decision, cause: Cause, job: Job, lines: Sequence[Evidence]) -> float:
-    """The share by which `cause` must lead over what the rules found."""
-    lead = decided.finding
-    if decided.resume_from is not None:
-        return _NEVER
-    if lead is None:  # of steps that it can read a detector would have found it
-        are_read = cause in _BY_NUMBERS and job.attempt.iteration is not None
-        return _BEYOND_DOUBT if are_read else _CLEARLY
-    names_itself = lead.cause is Cause.USER_ERROR and not lead.is_guess
-    if names_itself and lead.fault is None:
-        return _NEVER
-    if _are_few(lines):
-        return _NEVER
-    if lead.detector != LOG_END:
-        return _BEYOND_DOUBT if len(lines) <= _EXCERPT else _NEVER
-    return _BEYOND_DOUBT if names_itself else _CLEARLY
-
-
-def _are_few(lines: Sequence[Evidence]) -> bool:
-    """Hardly any says more than that steps were made."""
-    return sum(not is_progress(each.text) for each in lines) < _FEWEST_LINES
-
-
-def _impossible(rules: RulesFound, lines: Sequence[Evidence]) -> frozenset[Cause]:
-    """What is not the cause, whatever the log reads like. A run is well only if steps follow what
-    looks like trouble: one that breaks off without a word may stand still. What steps follow did
-    not end it. No run has finished whose last lines do not say so. What the rules found is not
-    unknown, and explains an end better than the course of the numbers before."""
-    no = frozenset({Cause.UNKNOWN})
-    if rules.cause is Cause.FINISHED:  # it reports its end, so it does not stand still
-        no |= {Cause.HANG}
-    if rules.source not in _DOUBTFUL:
-        no |= _BY_NUMBERS | _WELL
-    is_step = [is_progress(each.text) for each in lines]
-    trouble = [number for number, each in enumerate(lines) if TROUBLE.search(each.text)]
-    goes_on = any(is_step[trouble[-1] + 1 :]) if trouble else False
-    if not trouble or (rules.source != "none" and not goes_on):
-        no |= {Cause.HEALTHY}
-    elif rules.source == "none" and goes_on:
-        no |= frozenset(Cause) - _WHILE_IT_RUNS
-    last = max((number for number, each in enumerate(is_step) if each), default=-1)
-    reports_end = any(_SAYS_END.search(each.text) for each in lines[last + 1 :])
-    return no if reports_end else no | {Cause.FINISHED}
-
-
 def _stopped(
     concluded: RunConclusion,
     engine: Engine,
@@ -239,12 +174,12 @@ def _stopped(
 ) -> RunConclusion:
     """Advise to stop, where the cause stands but what failed comes again."""
     decided, lead = concluded.decision, concluded.decision.finding
-    if lead is None or decided.action is Action.STOP or decided.cause in _MAY_PASS | _WELL:
+    if lead is None or decided.action is Action.STOP or decided.cause in _MAY_PASS | WELL:
         return concluded
     if engine.job.attempt.is_finished:
         return concluded
     why = _CAME_AGAIN if weighed is not None and weighed.stops >= _STOPS else None
-    is_certain = is_excerpt and weighed is not None and weighed.stops >= _BEYOND_DOUBT
+    is_certain = is_excerpt and weighed is not None and weighed.stops >= BEYOND_DOUBT
     if decided.action is Action.RESTART:
         # What worked once, in this attempt or an earlier one, may work again.
         has_begun = has_worked or engine.job.best_iteration is not None
@@ -277,7 +212,8 @@ def _well(
     concluded: RunConclusion,
     others: tuple[Finding, ...],
 ) -> RunConclusion:
-    text = f"as far as it goes, it reads like the log of a healthy run: {evidence.text[:_QUOTED]}"
+    run = "run that ended as planned" if weighed.cause is Cause.FINISHED else "healthy run"
+    text = f"as far as it goes, it reads like the log of a {run}: {evidence.text[:_QUOTED]}"
     if concluded.verdict.cause is Cause.UNKNOWN:
         text = f"{concluded.verdict.summary}; {text}"
     verdict = Verdict(weighed.cause, text, confidence=_confidence(weighed))

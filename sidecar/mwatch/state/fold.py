@@ -218,6 +218,8 @@ def _look_back(job: Job, since: float, until: float) -> None:
 def fold_marker(job: Job, stream: Stream, at: float, mark: Phase) -> None:
     if mark.name == "starting" and mark.edge == "begin":
         _printed_start(job, stream, at, "banner")
+    elif mark.name == "first-step" and _has_left(job.attempt):
+        _printed_start(job, stream, at, mark.name)
     if not attempts.is_current(job, stream, at):
         return
     attempt = job.attempt
@@ -252,6 +254,21 @@ def _is_far_from_the_end(job: Job) -> bool:
     if total is None or attempt.iteration is None or not attempt.steps:
         return False
     return total - attempt.iteration > max(job.layout.log_interval or 1, attempt.steps[-1].covers)
+
+
+def fold_checkpoint(job: Job, stream: Stream, at: float, line: Checkpoint) -> None:
+    if line.op == "load" and line.edge == "begin" and _has_left(job.attempt):
+        _printed_start(job, stream, at, line.op)
+    checkpoints.fold(job, stream, at, line)
+
+
+def _has_left(attempt: Attempt) -> bool:
+    """It has trained and printed its end, or a fault with no step after it: whatever loads or
+    trains below that is a new process, although the log may lack its first lines."""
+    is_over = attempt.exit is not None or attempt.ended_at is not None
+    newest: list[FaultSeen | ErrorSeen] = [*attempt.faults[-1:], *attempt.errors[-1:]]
+    has_failed = any(seen.at >= attempt.progress_at for seen in newest)
+    return attempt.first_iteration is not None and (is_over or has_failed)
 
 
 def _printed_start(job: Job, stream: Stream, at: float, kind: str) -> None:
@@ -405,7 +422,7 @@ _FOLDS: dict[type, Fold] = {
     Validation: fold_validation,
     Timers: fold_timers,
     Phase: fold_marker,
-    Checkpoint: checkpoints.fold,
+    Checkpoint: fold_checkpoint,
     Fault: _fault,
     Error: fold_error,
     Exit: fold_exit,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from mwatch.detect.shared import words
+from mwatch.detect.shared.exception_causes import cause_of_exception
 from mwatch.model.cause import Cause
 from mwatch.model.fault import Blame, CatalogueEntry, Role
 from mwatch.model.job import Attempt, ErrorSeen, FaultSeen
@@ -385,7 +385,7 @@ def _cause_by_words(name: str, text: str) -> Cause | None:
         return _BY_NAME[name]
     if _FULL.search(text):
         return Cause.OOM
-    return words.cause_of_exception(text)
+    return cause_of_exception(text)
 
 
 def blames_code(message: str) -> bool:

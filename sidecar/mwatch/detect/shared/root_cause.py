@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from mwatch.detect.shared import causes, words
+from mwatch.detect.shared import causes
 from mwatch.detect.shared.cascades import (
     grace_lines,
     is_behind,
@@ -24,6 +24,7 @@ from mwatch.detect.shared.cascades import (
     unexplained,
 )
 from mwatch.detect.shared.causes import REPORTS, cause_of, explains
+from mwatch.detect.shared.exception_causes import cause_of_numbers
 from mwatch.detect.shared.raised_at import cause_of_place, reads_data
 from mwatch.detect.shared.stall import Mismatch, out_of_step
 from mwatch.model.cause import Cause
@@ -267,7 +268,7 @@ class _Seen:
 
     def _cause_of_refusal(self, fault: Fault) -> Cause:
         """A torn or quoted assertion has its message, but no traceback."""
-        if numbers := words.cause_of_numbers(fault.text):
+        if numbers := cause_of_numbers(fault.text):
             return numbers
         if self._has_trained:
             return Cause.CRASH
@@ -304,7 +305,7 @@ class _Seen:
 
     def _of_error(self, seen: ErrorSeen) -> RootCause:
         name, message = seen.error.error, seen.error.message
-        if named := words.cause_of_numbers(message) or cause_of_place(name, seen.error.where):
+        if named := cause_of_numbers(message) or cause_of_place(name, seen.error.where):
             return RootCause(named, seen.at, error=seen)
         if self._was_loading or (seen.error.during == "load" and not self._has_trained):
             return RootCause(causes.cause_of_load_error(name, message), seen.at, error=seen)

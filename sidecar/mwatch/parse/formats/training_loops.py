@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from mwatch.model.event import Event, Phase
+from mwatch.model.event import Checkpoint, Event, Phase
 from mwatch.parse.lines.context import MAX_TEXT, Context, Recogniser
 from mwatch.parse.lines.fields import number
 from mwatch.parse.lines.line import Line, stamp
@@ -70,6 +70,11 @@ _END = re.compile(
     r"|[A-Z]\w{1,20}Job [\w./-]{1,200} (?:is |has )?successfully completed"
     r"|# Avg bus bandwidth {1,8}: [\d.]"
 )
+_RESUME = re.compile(
+    r"\bLoading (?:model|checkpoint) from \S{0,300}checkpoint-(\d{1,12})\b"
+    r"|\bContinuing training from global step (\d{1,12})\b"
+)
+"""Of Hugging Face's Trainer: it begins to load, and it goes on."""
 _PROCESS_END = re.compile(r"launch\.py:\d+:\w+\] Process \d+ exits successfully")
 _OF_TOTAL = re.compile(
     r"['\"](?:iteration|global_step/max_steps)['\"]: ['\"]\d{1,12}/(\d{1,12})['\"]"
@@ -225,6 +230,17 @@ def _end_of(name: str, line: Line, context: Context) -> Phase:
 
 
 _FLAVOURS = frozenset({"other"})
+
+
+def _read_resume(line: Line, context: Context) -> Iterable[Event]:
+    found = _RESUME.search(line.text)
+    if found:
+        yield Checkpoint(
+            "load", "begin" if found[1] else "end", int(found[1] or found[2]), None, None,
+            line.body.strip()[:MAX_TEXT], stamp(line.text), line.rank, context.file, line.number,
+        )  # fmt: skip
+
+
 DICTS = Recogniser((r"'(?:train_)?loss': ", r"\"(?:train_)?loss\": "), _read_dict, _FLAVOURS)
 BARS = Recogniser((r"%\|[^|\n]{0,200}\| *\d+/\d+ \[",), _read_bar, _FLAVOURS)
 TEXTS = Recogniser(
@@ -261,5 +277,8 @@ ENDS = Recogniser(
         "# Avg bus bandwidth ",
     ),
     _read_end,
+)
+RESUMES = Recogniser(
+    (r"Loading (?:model|checkpoint) from ", r"Continuing training from global step"), _read_resume
 )
 PROCESS_ENDS = Recogniser((r"Process \d+ exits successfully",), _read_process_end)
