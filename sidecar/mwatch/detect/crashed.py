@@ -228,14 +228,14 @@ def at_log_end(job: Job, after: Mapping[str, int], settings: Settings) -> Findin
     found = _hang_behind_kill(job, root, found, settings) or found
     if _is_by_hand(root) and (not has_trained(attempt) or _has_waited(attempt)):
         summary = f"It was stopped{_after(attempt)}, without an error: it may have stood still."
-        found = interrupted_hang(found, summary)
+        found = _interrupted_hang(found, summary)
     if _never_worked(attempt, found, root):
         found = replace(found, is_guess=True)
     confidence = min(found.confidence, _UNPROVEN)
     return replace(found, detector=LOG_END, confidence=confidence, cannot_heal=not found.is_guess)
 
 
-def interrupted_hang(found: Finding, summary: str) -> Finding:
+def _interrupted_hang(found: Finding, summary: str) -> Finding:
     """What somebody ended by hand because it stood still, as far as the log shows. The rank that
     printed the interrupt is as good as any other."""
     return replace(
