@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kube.fake_api import Reply, fake_api
-from mwatch.cli.cluster import is_job
+from mwatch.cli.shared.cluster import is_job
 from mwatch.kube.access import FIRST_CALL
 from support.fakes.job_api import kubeconfig_of
 from support.runs import commands

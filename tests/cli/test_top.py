@@ -29,8 +29,8 @@ import urllib3
 from textual.pilot import Pilot
 from typer.testing import CliRunner
 
-from mwatch.cli.jobs import ClusterJobs, JobSource, LocalRuns
 from mwatch.cli.program import program
+from mwatch.cli.render.job_sources import ClusterJobs, JobSource, LocalRuns
 from mwatch.cli.render.top_screen import TopApp
 from mwatch.errors import InputError
 from mwatch.kube.access import Access, CallLimits

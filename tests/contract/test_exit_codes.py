@@ -13,9 +13,9 @@ import pytest
 import typer
 from typer.main import get_command
 
-from mwatch.cli.help import RENAMED
 from mwatch.cli.main import main
 from mwatch.cli.program import GROUPS, command, program
+from mwatch.cli.shared.help import RENAMED
 
 # Typer brings its own copy of click, whose types have no public name.
 PROGRAM: Any = get_command(program())

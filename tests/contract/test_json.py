@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from mwatch.cli.json_output import with_times, write_json
+from mwatch.cli.shared.json_output import with_times, write_json
 from mwatch.diagnose.checkpoints import JobCheckpoints
 from mwatch.diagnose.fleet_status import Fleet, FleetLine
 from mwatch.model.finding import Culprit
@@ -46,7 +46,7 @@ def test_no_command_writes_json_without_the_envelope() -> None:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and ast.unparse(node) == "json.dumps"
     }
-    assert found == OTHER_WRITERS | {"json_output.py"}
+    assert found == OTHER_WRITERS | {"shared/json_output.py"}
 
 
 def test_a_time_in_seconds_has_its_text_beside_it() -> None:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from mwatch.cli.render.jobs import render_fleet
-from mwatch.cli.terminal import within
+from mwatch.cli.shared.terminal import within
 from mwatch.diagnose.fleet_status import Fleet, FleetLine, of_controller, of_sidecars
 from mwatch.diagnose.pod_reports import PodReport
 from mwatch.model.cause import Cause

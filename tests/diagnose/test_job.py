@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from mwatch.cli.json_output import envelope, with_times
 from mwatch.cli.render.report import render_job
+from mwatch.cli.shared.json_output import envelope, with_times
 from mwatch.diagnose.cluster_facts import JobFacts
 from mwatch.diagnose.job import make_report
 from mwatch.diagnose.pod_reports import PodReport

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mwatch.cli.cluster import exit_if_unreachable, is_job
-from mwatch.cli.json_output import write_json
-from mwatch.cli.options import AsJson, Context, Kubeconfig, Namespace, argument, flag, option
-from mwatch.cli.terminal import table, write
+from mwatch.cli.shared.cluster import exit_if_unreachable, is_job
+from mwatch.cli.shared.json_output import write_json
+from mwatch.cli.shared.options import AsJson, Context, Kubeconfig, Namespace, argument, flag, option
+from mwatch.cli.shared.terminal import table, write
 
 if TYPE_CHECKING:
     from mwatch.diagnose.checkpoints import CheckpointReport, JobCheckpoints

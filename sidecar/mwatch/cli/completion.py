@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from mwatch.cli.options import argument
+from mwatch.cli.shared.options import argument
 
 VARIABLE = "_MWATCH_COMPLETE"
 _SHELLS = ("bash", "zsh", "fish")

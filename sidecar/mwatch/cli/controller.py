@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from mwatch.cli.options import Context, Notify, flag, notify_urls, option
 from mwatch.cli.render.run_lines import SidecarLines
-from mwatch.cli.terminal import write
+from mwatch.cli.shared.options import Context, Notify, flag, notify_urls, option
+from mwatch.cli.shared.terminal import write
 
 Namespace = Annotated[
     str | None,

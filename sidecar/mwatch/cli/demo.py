@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mwatch.cli.formats import duration
-from mwatch.cli.json_output import write_json
-from mwatch.cli.options import Plain, flag, option
 from mwatch.cli.run import is_screen, view_of
-from mwatch.cli.terminal import Line, show, table
+from mwatch.cli.shared.formats import duration
+from mwatch.cli.shared.json_output import write_json
+from mwatch.cli.shared.options import Plain, flag, option
+from mwatch.cli.shared.terminal import Line, show, table
 from mwatch.cli.ui import ui
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from mwatch.cli import options
-from mwatch.cli.cluster import exit_if_unreachable, is_job
-from mwatch.cli.json_output import write_json
-from mwatch.cli.options import argument, option
 from mwatch.cli.recorded import make_report, stop_if_several
 from mwatch.cli.render.report import render_diagnosis, render_job, render_manifest
-from mwatch.cli.terminal import show
+from mwatch.cli.shared import options
+from mwatch.cli.shared.cluster import exit_if_unreachable, is_job
+from mwatch.cli.shared.json_output import write_json
+from mwatch.cli.shared.options import argument, option
+from mwatch.cli.shared.terminal import show
 
 if TYPE_CHECKING:
     from mwatch.report.run_report import RunReport

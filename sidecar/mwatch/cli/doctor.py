@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mwatch.cli import options
-from mwatch.cli.json_output import write_json
-from mwatch.cli.options import argument, flag, option
-from mwatch.cli.terminal import Line, is_bounded, show, width, wrapped, write
+from mwatch.cli.shared import options
+from mwatch.cli.shared.json_output import write_json
+from mwatch.cli.shared.options import argument, flag, option
+from mwatch.cli.shared.terminal import Line, is_bounded, show, width, wrapped, write
 
 if TYPE_CHECKING:
     from mwatch.diagnose.doctor.lines import DoctorReport

@@ -14,9 +14,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from mwatch.cli.json_output import write_json
-from mwatch.cli.options import AsJson, Catalogue, argument, option
-from mwatch.cli.terminal import table, write
+from mwatch.cli.shared.json_output import write_json
+from mwatch.cli.shared.options import AsJson, Catalogue, argument, option
+from mwatch.cli.shared.terminal import table, write
 from mwatch.errors import InputError
 from mwatch.model.fault import AvoidNode, Blame, CatalogueEntry, RestartHelps, Role
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mwatch.cli.json_output import write_json
-from mwatch.cli.options import Context, flag, option
-from mwatch.cli.terminal import write
+from mwatch.cli.shared.json_output import write_json
+from mwatch.cli.shared.options import Context, flag, option
+from mwatch.cli.shared.terminal import write
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 if TYPE_CHECKING:

@@ -29,14 +29,14 @@ def main() -> None:
 
         sys.exit(run_command())
     except MwatchError as error:
-        from mwatch.cli.cluster import UNREACHABLE
+        from mwatch.cli.shared.cluster import UNREACHABLE
 
         print(f"mwatch: {error}", file=sys.stderr)
         sys.exit(UNREACHABLE if isinstance(error, KubeError) else 2)
     except KeyboardInterrupt as interrupted:
         sys.exit(getattr(interrupted, "exit_code", 130))
     except BrokenPipeError:
-        from mwatch.cli.terminal import ignore_closed_pipe
+        from mwatch.cli.shared.terminal import ignore_closed_pipe
 
         ignore_closed_pipe()
         sys.exit(0)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from mwatch.cli import options
-from mwatch.cli.cluster import exit_if_unreachable
-from mwatch.cli.json_output import write_json
-from mwatch.cli.options import argument, flag, option
-from mwatch.cli.terminal import write
+from mwatch.cli.shared import options
+from mwatch.cli.shared.cluster import exit_if_unreachable
+from mwatch.cli.shared.json_output import write_json
+from mwatch.cli.shared.options import argument, flag, option
+from mwatch.cli.shared.terminal import write
 from mwatch.errors import InputError
 
 if TYPE_CHECKING:

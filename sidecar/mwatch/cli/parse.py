@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mwatch.cli.options import Catalogue, argument, flag, option
+from mwatch.cli.shared.options import Catalogue, argument, flag, option
 
 if TYPE_CHECKING:
     from mwatch.model.event import Flavour

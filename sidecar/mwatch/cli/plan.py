@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, 
 
 import typer
 
-from mwatch.cli.formats import duration
-from mwatch.cli.json_output import write_json
-from mwatch.cli.options import argument, flag, option
-from mwatch.cli.terminal import show, table, write
+from mwatch.cli.shared.formats import duration
+from mwatch.cli.shared.json_output import write_json
+from mwatch.cli.shared.options import argument, flag, option
+from mwatch.cli.shared.terminal import show, table, write
 
 if TYPE_CHECKING:
-    from mwatch.cli.terminal import Line
+    from mwatch.cli.shared.terminal import Line
     from mwatch.plan.report import CapacityPlan, SaveCost
 
 

@@ -15,7 +15,7 @@ from typer.exceptions import TyperException
 
 from mwatch import __version__
 from mwatch.cli.completion import VARIABLE, answer_shell
-from mwatch.cli.help import HelpCommand, HelpGroup, usage_error
+from mwatch.cli.shared.help import HelpCommand, HelpGroup, usage_error
 
 GROUPS = {
     "This machine": {"demo": "demo", "run": "run", "ui": "ui"},

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mwatch.cli.cluster import exit_if_unreachable, is_job
-from mwatch.cli.json_output import write_json
-from mwatch.cli.options import (
+from mwatch.cli.render.report import render_replay, render_runs
+from mwatch.cli.shared.cluster import exit_if_unreachable, is_job
+from mwatch.cli.shared.json_output import write_json
+from mwatch.cli.shared.options import (
     AsJson,
     Catalogue,
     Checkpoints,
@@ -34,8 +35,7 @@ from mwatch.cli.options import (
     flag,
     option,
 )
-from mwatch.cli.render.report import render_replay, render_runs
-from mwatch.cli.terminal import show, write
+from mwatch.cli.shared.terminal import show, write
 from mwatch.errors import InputError
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from mwatch.cli.options import (
+from mwatch.cli.render.run_lines import RunLines
+from mwatch.cli.shared.options import (
     Notify,
     Plain,
     Policy,
@@ -27,7 +28,6 @@ from mwatch.cli.options import (
     notify_urls,
     option,
 )
-from mwatch.cli.render.run_lines import RunLines
 
 if TYPE_CHECKING:
     from mwatch.run.assemble import ShownRun

@@ -13,8 +13,8 @@ import shlex
 from pathlib import Path, PurePosixPath
 from typing import Annotated
 
-from mwatch.cli.options import argument, flag
-from mwatch.cli.terminal import table, write
+from mwatch.cli.shared.options import argument, flag
+from mwatch.cli.shared.terminal import table, write
 from mwatch.errors import InputError
 from mwatch.shipped import Kind, contents, files
 

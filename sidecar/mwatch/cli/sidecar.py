@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from mwatch.cli.options import Policy, TensorboardNotes, flag, option
+from mwatch.cli.shared.options import Policy, TensorboardNotes, flag, option
 
 Dir = Annotated[
     Path | None, option("DIR", "Read the volume shared with the trainer here; by default /mwatch.")

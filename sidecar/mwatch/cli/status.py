@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from mwatch.cli.cluster import UNREACHABLE, exit_if_unreachable
-from mwatch.cli.json_output import write_json
-from mwatch.cli.options import AsJson, Context, Kubeconfig, Namespace, flag, option
 from mwatch.cli.render.jobs import render_fleet
-from mwatch.cli.terminal import show
+from mwatch.cli.shared.cluster import UNREACHABLE, exit_if_unreachable
+from mwatch.cli.shared.json_output import write_json
+from mwatch.cli.shared.options import AsJson, Context, Kubeconfig, Namespace, flag, option
+from mwatch.cli.shared.terminal import show
 from mwatch.errors import InputError
 from mwatch.kube.errors import KubeError
 
 if TYPE_CHECKING:
-    from mwatch.cli.jobs import JobSource
+    from mwatch.cli.render.job_sources import JobSource
     from mwatch.diagnose.fleet_status import Fleet
 
 _RUNS = Path("runs")
@@ -113,7 +113,7 @@ class _Where(NamedTuple):
 
 
 def _sources(where: _Where, runs: Path | None) -> list[JobSource]:
-    from mwatch.cli.jobs import ClusterJobs, LocalRuns
+    from mwatch.cli.render.job_sources import ClusterJobs, LocalRuns
     from mwatch.kube.access import open_access
     from mwatch.kube.errors import NoCluster
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mwatch.cli.cluster import exit_if_unreachable, is_job
-from mwatch.cli.options import Context, Kubeconfig, Namespace, argument, flag, option
+from mwatch.cli.shared.cluster import exit_if_unreachable, is_job
+from mwatch.cli.shared.options import Context, Kubeconfig, Namespace, argument, flag, option
 
 if TYPE_CHECKING:
     from mwatch.export.http.server import Pages

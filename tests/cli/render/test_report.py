@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mwatch.cli.formats import clock, culprit_text, duration, share
 from mwatch.cli.render import report as render_diagnose
 from mwatch.cli.render import report as render_replay
-from mwatch.cli.terminal import Line, plain, wrapped
+from mwatch.cli.shared.formats import clock, culprit_text, duration, share
+from mwatch.cli.shared.terminal import Line, plain, wrapped
 from mwatch.model.cause import Cause
 from mwatch.model.finding import Culprit, CulpritState, Evidence
 from mwatch.replay.replay import ReplayRequest, replay

@@ -21,9 +21,8 @@ MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 MIN_FILE_LINES = 30
 """Of a module that is neither a table nor an entry point."""
-MAX_MODULES = {"sidecar/mwatch/cli": 28}
-"""Python files in a folder; all others hold 22."""
-_MAX_MODULES = 22
+MAX_MODULES = 22
+"""Python files in a folder."""
 MAX_SINGLE_IMPORTERS = 0.25
 MAX_SHARED_CLASS_NAMES = 10
 SPDX = (
@@ -215,9 +214,9 @@ def folder_breaches(sources: Iterable[Source]) -> list[str]:
     """A folder with too many modules needs sub-packages."""
     counts = Counter(str(Path(source.path).parent) for source in sources)
     return [
-        f"{folder}: {count} modules, more than {MAX_MODULES.get(folder, _MAX_MODULES)}"
+        f"{folder}: {count} modules, more than {MAX_MODULES}"
         for folder, count in sorted(counts.items())
-        if count > MAX_MODULES.get(folder, _MAX_MODULES)
+        if count > MAX_MODULES
     ]
 
 

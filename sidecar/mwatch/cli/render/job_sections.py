@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from mwatch.cli.formats import clock, duration
-from mwatch.cli.terminal import Line, table, width, wrapped
+from mwatch.cli.shared.formats import clock, duration
+from mwatch.cli.shared.terminal import Line, table, width, wrapped
 
 if TYPE_CHECKING:
-    from mwatch.cli.jobs import JobDetail, RankRow
+    from mwatch.cli.render.job_sources import JobDetail, RankRow
     from mwatch.report.model import IncidentStory
     from mwatch.report.run_report import RunReport
 

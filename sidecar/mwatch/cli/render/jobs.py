@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mwatch.cli.formats import duration
-from mwatch.cli.terminal import Line, is_bounded, plain, width
+from mwatch.cli.shared.formats import duration
+from mwatch.cli.shared.terminal import Line, is_bounded, plain, width
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 if TYPE_CHECKING:

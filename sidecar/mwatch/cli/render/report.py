@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mwatch.cli.formats import action_text, clock, culprit_text, duration, place, share
-from mwatch.cli.terminal import Line, cut_middle, table, width, wrapped
+from mwatch.cli.shared.formats import action_text, clock, culprit_text, duration, place, share
+from mwatch.cli.shared.terminal import Line, cut_middle, table, width, wrapped
 from mwatch_trainer.scrub.scrubber import scrub_text
 
 if TYPE_CHECKING:

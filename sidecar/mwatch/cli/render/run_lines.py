@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from mwatch.cli.formats import action_text, culprit_text, duration
-from mwatch.cli.json_output import VERSION, envelope, rfc3339
-from mwatch.cli.terminal import plain
+from mwatch.cli.shared.formats import action_text, culprit_text, duration
+from mwatch.cli.shared.json_output import VERSION, envelope, rfc3339
+from mwatch.cli.shared.terminal import plain
 
 if TYPE_CHECKING:
     from mwatch.engine.engine import Assessment

@@ -24,10 +24,10 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from mwatch.cli.formats import action_text, culprit_text, duration
 from mwatch.cli.render.run_lines import end_rows
 from mwatch.cli.render.run_status import SEVERITY_STYLES, Status, area, status_of
-from mwatch.cli.terminal import plain
+from mwatch.cli.shared.formats import action_text, culprit_text, duration
+from mwatch.cli.shared.terminal import plain
 from mwatch.parse.lines.line import ANSI
 
 if TYPE_CHECKING:

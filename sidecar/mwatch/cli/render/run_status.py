@@ -20,8 +20,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from mwatch.cli.formats import duration
-from mwatch.cli.terminal import plain
+from mwatch.cli.shared.formats import duration
+from mwatch.cli.shared.terminal import plain
 from mwatch.model.finding import Severity
 from mwatch.stats import median
 

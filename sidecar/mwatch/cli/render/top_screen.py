@@ -26,14 +26,14 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input, OptionList, Static, TabbedContent, TabPane
 from textual.widgets.option_list import Option
 
-from mwatch.cli.formats import duration
 from mwatch.cli.render.job_sections import SECTIONS
 from mwatch.cli.render.jobs import ORDERS, arranged, is_problem, render_jobs
-from mwatch.cli.terminal import Line, styled, within, wrapped
+from mwatch.cli.shared.formats import duration
+from mwatch.cli.shared.terminal import Line, styled, within, wrapped
 from mwatch.errors import MwatchError
 
 if TYPE_CHECKING:
-    from mwatch.cli.jobs import JobDetail, JobSource
+    from mwatch.cli.render.job_sources import JobDetail, JobSource
     from mwatch.diagnose.fleet_status import FleetLine
 
 _LATE_SECONDS = 10.0

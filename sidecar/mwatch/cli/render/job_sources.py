@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from mwatch.cli.render.jobs import NO_JOB
 from mwatch.cli.render.report import render_diagnosis, render_job
-from mwatch.cli.terminal import Line
+from mwatch.cli.shared.terminal import Line
 from mwatch.diagnose.fleet_status import RUN_KIND, Fleet, FleetLine, look, of_run
 from mwatch.diagnose.job import JobRequest, diagnose_with
 from mwatch.diagnose.report import JobReport

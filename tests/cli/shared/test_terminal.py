@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from mwatch.cli.terminal import Line, show
+from mwatch.cli.shared.terminal import Line, show
 
 LINES: list[Line] = [
     [("verdict", "bold red"), ("  ", ""), ("a" * 300, "")],

@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from mwatch.cli.terminal import write
+from mwatch.cli.shared.terminal import write
 
 VERSION = 1
 _SECONDS = frozenset({"at", "newest_mtime", "observed_at", "since", "until", "written_at"})
