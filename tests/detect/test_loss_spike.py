@@ -283,6 +283,17 @@ def test_a_great_jump_from_the_first_line_after_a_resume_is_a_warning() -> None:
     assert found(DETECTOR, resumed([2.71, 2.70, 2.71], steps([2.9, 2.8, 2.7], first=4))) == []
 
 
+def test_a_jump_from_the_first_line_after_a_load_is_a_bad_resume() -> None:
+    built = resumed(flat(100), steps(flat(25, 4.0), first=101))
+    built.attempt.load = "loaded"
+    (finding,) = found(DETECTOR, built)
+    assert (finding.cause, finding.severity) == (Cause.RESUME_DIVERGED, Severity.WARNING)
+    built = resumed(flat(100), steps(flat(10) + flat(25, 4.0), first=101))
+    built.attempt.load = "loaded"
+    (later,) = found(DETECTOR, built)
+    assert later.cause is Cause.LOSS_SPIKE
+
+
 def test_a_loss_that_rises_with_every_line_is_a_warning() -> None:
     falls, rises = [7.9, 6.9, 6.1, 5.7, 5.6], [5.7, 6.5, 8.0, 9.7, 10.4]
     (finding,) = spike(falls + rises)

@@ -6,11 +6,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
 from mwatch.replay.second_reading import packaged
+from public.agreement import agreement
 from public.judge import KINDS, Case, judge, judge_here, read_cases
 from public.lessons import HELD_OUT, digest, learnt_from
 
@@ -51,3 +54,13 @@ def test_the_classifier_reads_logs_that_it_has_not_learnt_from() -> None:
     assert len(right) >= 0.85 * len(others), {case.name for case in others} - {
         case.name for case in right
     }
+
+
+def test_write_ups_of_one_thread_agree_if_each_accepts_what_the_other_puts_first() -> None:
+    one = replace(CASES[0], causes=("oom",), actions=("stop",))
+    wider = replace(one, name="other-1", causes=("killed", "oom"))
+    apart = replace(one, name="third-1", actions=("restart",))
+    assert agreement([one]) == []
+    assert agreement([one, replace(one, name=f"{one.set_name}-again")]) == [], "of one set"
+    assert agreement([one, wider]) == [0.5]
+    assert agreement([one, apart]) == [0.0]

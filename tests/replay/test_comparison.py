@@ -49,6 +49,7 @@ def test_a_run_that_works_below_one_that_failed_is_left_out(between: str, tmp_pa
         [*FAILED, "# restarted with the same command", *WELL],  # what became of it
         [*FAILED, "$ python train.py --fp8", *WELL],
         [*FAILED, "$ FP8=0 python other.py", *WELL],
+        ["$ NGPU=6 ./train.py", "step 1 | loss 9.1", "^C", "[me@g7 x]$ NGPU=6 ./train.py", *WELL],
         [*FAILED, "# the same without --fp8:", *FAILED[1:]],  # that fails as well
         [*FAILED, *WELL, "# the same without --fp8:", *WELL],  # the error was caught
         [*FAILED, "# the same without --fp8: no change"],

@@ -39,6 +39,16 @@ def test_a_start_after_steps_opens_an_attempt() -> None:
     assert story.job.attempt.phase is JobPhase.STARTING
 
 
+def test_a_load_below_the_end_of_the_run_is_a_new_process() -> None:
+    exiting = "exiting program at iteration 3 with exit code 17"
+    for again in (loading(3), "[before the start of training step] datetime: 2025-01-01 00:00:00"):
+        story = Story().says(WORLD).trains(1, 2, 3).says(exiting).wait(60).says(again)
+        assert numbers(story) == [1, 2]
+    assert numbers(Story().says(WORLD).trains(1, 2, 3).wait(60).says(loading(3))) == [1]
+    early = Story().says(WORLD, "exiting program at iteration 0", loading(3))
+    assert numbers(early) == [1], "it has not trained yet"
+
+
 def test_an_iteration_that_goes_back_opens_an_attempt() -> None:
     story = Story().trains(1, 2, 3, 4).wait(60).trains(3, 4)
     assert numbers(story) == [1, 2]

@@ -37,13 +37,15 @@ class RulesFound(NamedTuple):
 
 class Weighed(NamedTuple):
     """`share`, `of_rules`: how probable the cause is, and that of the rules, of a total of 1;
-    `stops`: by how much `stop` leads over the action of the rules, of 1."""
+    `stops`: by how much `stop` leads over the action of the rules, of 1; `over_nothing`: by how
+    much the action leads over doing nothing."""
 
     cause: Cause
     action: Action
     share: float
     of_rules: float
     stops: float
+    over_nothing: float
 
 
 def candidates(rules: RulesFound, scores: Scores) -> list[Cause]:
@@ -103,12 +105,18 @@ class Arbiter:
         acts = actions.get(cause, tuple(Action))
         sums = {each: self._sum(of_action(rules, scores, cause, each)) for each in Action}
         action = max(acts, key=sums.__getitem__)
-        both = _shares({each: sums[each] for each in {Action.STOP, rules.action}})
-        stops = 2 * both[Action.STOP] - 1
-        return Weighed(cause, action, shares[cause], shares[rules.cause], stops)
+        stops = _lead(sums, Action.STOP, rules.action)
+        over_nothing = _lead(sums, action, Action.NONE)
+        return Weighed(cause, action, shares[cause], shares[rules.cause], stops, over_nothing)
 
     def _sum(self, features: Mapping[str, float]) -> float:
         return sum(self._weights.get(name, 0.0) * value for name, value in features.items())
+
+
+def _lead(sums: Mapping[Action, float], action: Action, over: Action) -> float:
+    """Of the two alone."""
+    both = _shares({each: sums[each] for each in {action, over}})
+    return 2 * both[action] - 1
 
 
 def _shares(sums: Mapping[_Label, float]) -> dict[_Label, float]:

@@ -51,7 +51,7 @@ _STEP = re.compile(
 TROUBLE = re.compile(
     r"error|errno|exception|traceback|fail|fatal|[:= ][-+]?(?:nan|inf)\b(?! iter)|overflow|warn"
     r"|time[d ]?out|\b[WE]\d{4} |restart worker|cannot|could not|unable to|denied|refused"
-    r"|not (?:found|supported|available|initialized)|unsupported|deprecated",
+    r"|not (?:found|supported|available|initialized)|unsupported|deprecated|signal|SIGTERM|SIGKILL",
     re.I,
 )
 """Words of a line that says more than that the run goes on."""

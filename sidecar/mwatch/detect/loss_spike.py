@@ -230,7 +230,7 @@ def _of_name(step: Step, name: str | None) -> float | None:
 def _finding(job: Job, spike: list[_Reported], usual: float, recent: float) -> Finding:
     first, newest = spike[0].step, spike[-1].step
     is_from_the_start = first.iteration <= job.attempt.steps[0].iteration
-    has_resumed = job.attempt.load in ("begun", "loaded") and bool(job.past)
+    has_resumed = job.attempt.load in ("begun", "loaded")
     return Finding(
         detector="loss_spike",
         cause=Cause.RESUME_DIVERGED if is_from_the_start and has_resumed else Cause.LOSS_SPIKE,

@@ -35,6 +35,7 @@ ALL: tuple[Recogniser, ...] = (
     other_trainers.COMPOSER,
     other_trainers.OLMO,
     training_loops.BARS,
+    training_loops.ENDLESS_BARS,
     training_loops.DICTS,
     training_loops.TEXTS,
     training_loops.KERAS,

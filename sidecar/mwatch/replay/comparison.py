@@ -3,8 +3,8 @@
 """A second run below the one that failed, which somebody pasted to compare with.
 
 "The same with another setting works" is not what became of the first run, so its lines are left
-out. A comment or a command with a setting in front begins it, nothing in it complains, and it makes
-progress, while the lines above end with a failure.
+out. A comment or a command with another setting in front begins it, nothing in it complains, and it
+makes progress, while the lines above end with a failure.
 """
 
 from __future__ import annotations
@@ -41,14 +41,18 @@ def comparison_from(lines: Sequence[str]) -> int | None:
     failures = [index for index, text in enumerate(texts) if _FAILED.search(text)]
     last = failures[-1] if failures else len(texts)
     programs: set[str] = set()
+    commands: set[tuple[str, str]] = set()
     for index, text in enumerate(texts):
         command = _COMMAND.match(text)
+        named = set(_PROGRAM.findall(command[2])) if command else set()
+        settings = command[1] if command else ""
+        is_again = command is not None and (settings, command[2]) in commands
+        is_tried = settings and named & programs and not is_again
         is_comment = _COMMENT.match(text) is not None and not _GOES_ON.search(text)
-        named = set(_PROGRAM.findall(command[2])) if command is not None else set()
-        is_tried = command is not None and command[1] and named & programs
         if index > last and (is_comment or is_tried) and _ends_there(texts[last + 1 : index]):
             return index if _does_well(texts[index + 1 :]) else None
         programs |= named
+        commands |= {(settings, command[2])} if command else set()
     return None
 
 

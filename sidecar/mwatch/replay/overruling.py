@@ -53,7 +53,8 @@ _BY_NUMBERS = frozenset(
     }
 )  # fmt: skip
 _WHILE_IT_RUNS = WELL | _BY_NUMBERS | {
-    Cause.STARTED_FROM_RANDOM, Cause.HANG, Cause.SLOW, Cause.CHECKPOINT_OVERDUE
+    Cause.STARTED_FROM_RANDOM, Cause.HANG, Cause.SLOW, Cause.CHECKPOINT_OVERDUE,
+    Cause.FINISHED_EARLY,
 }  # fmt: skip
 """Any other fault would have ended a run that printed steps after the last line of trouble."""
 

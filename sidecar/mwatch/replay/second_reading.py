@@ -32,8 +32,10 @@ from mwatch.replay.overruling import BEYOND_DOUBT, WELL, are_few, is_excerpt, ov
 from mwatch.report.conclusion import RunConclusion
 
 _WEIGHTS = Path(classifier.__file__).with_name("weights.bin")
-_STOPS, _STOPS_CLEARLY = 0.2, 0.5
-"""The share by which `stop` must lead to be advised, and where it may be right to do nothing."""
+_STOPS = 0.2
+"""The share by which `stop` must lead over the action of the rules to be advised."""
+_ACTS = 0.65
+"""The share by which an action must lead over doing nothing, where that may be right."""
 _TRACEBACK = "Traceback (most recent call last):"
 _TIDIES_UP = re.compile(rf"\bin (?:{'|'.join(sorted(TIDIES_UP))})$")
 _QUOTED = 160
@@ -110,7 +112,7 @@ def reconsidered(
         others,
         engine.settings,
         has_worked=has_worked,
-        preferred=_preferred(weighed, rules),
+        preferred=_preferred(weighed),
     )
     verdict = Verdict(
         finding.cause,
@@ -122,11 +124,10 @@ def reconsidered(
     return RunConclusion(verdict, decided, None, (finding, *others))
 
 
-def _preferred(weighed: Weighed, rules: RulesFound) -> Action:
-    """Where nobody may have to act, advice to stop must be clear."""
-    is_open = weighed.cause in _NONE_IS_RIGHT and rules.action is Action.NONE
-    is_unclear = weighed.action is Action.STOP and weighed.stops < _STOPS_CLEARLY
-    return Action.NONE if is_open and is_unclear else weighed.action
+def _preferred(weighed: Weighed) -> Action:
+    """Where it may be right to do nothing, another action must be clear."""
+    may_be_right = weighed.cause in _NONE_IS_RIGHT
+    return Action.NONE if may_be_right and weighed.over_nothing < _ACTS else weighed.action
 
 
 def found_by_rules(concluded: RunConclusion) -> RulesFound:

@@ -8,7 +8,7 @@ import math
 
 import pytest
 
-from mwatch.model.event import Iteration, Overflow, Phase
+from mwatch.model.event import Checkpoint, Iteration, Overflow, Phase
 from support.builders.events import events, log, many, megatron_line, none, one, only
 
 STEPS = {
@@ -21,6 +21,7 @@ STEPS = {
     "Training Epoch:[0][7/9800] Loss:1.4021(1.9122) Top1:69.102(68.871%), lr=0.01": 1.4021,
     "Epoch 0:  13%|#  | 7/782 [00:10<01:11,  9.49it/s, v_num=5, train/loss=1.4021]": 1.4021,
     "Steps:   1%|  | 7/782 [00:10<01:11,  9.49it/s, loss=1.4021, lr=1e-4]": 1.4021,
+    "Epoch 0: : 7it [00:10,  4.52it/s, loss=1.4021, v_num=w9ta]": 1.4021,
     "(TaskRunner pid=9001) step:7 - actor/entropy:0.311 - actor/pg_loss:1.4021": 1.4021,
     "{'loss': '1.4021', 'grad_norm': 2.6, 'learning_rate': 4.7e-05, 'step': 7}": 1.4021,
     '{"loss": 1.4021, "grad_norm": NaN, "global_step/max_steps": "7/110"}': 1.4021,
@@ -84,6 +85,32 @@ def test_the_bar_of_each_epoch_goes_on() -> None:
     form = "Epoch {}: 50%|##  | {}/500 [00:27<01:46,  3.74it/s, train_loss=1.0]"
     lines = [form.format(epoch, done) for epoch in (0, 1) for done in (250, 500)]
     assert [step.iteration for step in many(log(*lines), Iteration)] == [250, 500, 750, 1000]
+
+
+def test_a_bar_without_a_total_counts_over_epochs_and_ends_with_the_training() -> None:
+    lines = [
+        "Epoch 1: : 90it [11:40:02,  4.52it/s, loss=2.31]",
+        "Epoch 2: : 21it [1:19:20,  4.50it/s, loss=2.22]wandb: Network error, entering retry loop.",
+        "Epoch 2: : 81it [1:19:20,  4.50it/s, loss=2.22]Epoch 2, global step 171: 'val/AP' was 0.4",
+        "`Trainer.fit` stopped: `max_steps=171` reached.",
+        "Epoch 2: : 81it [7:18:11,  4.52it/s, loss=2.22]",
+    ]
+    found = events(log(*lines))
+    assert [each.iteration for each in only(found, Iteration)] == [90, 111, 171, 171]
+    assert len(only(found, Phase)) == 1
+
+
+def test_the_trainer_of_hugging_face_says_what_it_resumes_from() -> None:
+    lines = [
+        "Loading model from out/checkpoint-26000.",
+        "  Continuing training from global step 26000",
+    ]
+    found = only(events(log(*lines)), Checkpoint)
+    assert [(each.op, each.edge, each.iteration) for each in found] == [
+        ("load", "begin", 26000),
+        ("load", "end", 26000),
+    ]
+    assert not only(events(log("Loading model from /models/checkpoint-best")), Checkpoint)
 
 
 def test_several_writers_of_one_loop_are_one() -> None:

@@ -136,6 +136,7 @@ class _Seen:
         attempt = job.attempt
         self._last = attempt.steps[-1] if attempt.steps else None
         self._has_trained = causes.has_trained(attempt)
+        self._has_ever_trained = self._has_trained or job.best_iteration is not None
         self._has_saved = attempt.saves_done > 0
         self._was_loading = not self._has_trained and attempt.load in ("begun", "failed")
         self._gone = sorted(attempt.gone.values(), key=lambda gone: gone.at)
@@ -214,7 +215,7 @@ class _Seen:
 
     def _is_of_another_program(self, ids: Iterable[str]) -> bool:
         """A printed 16 or 17 means something else where nothing is Megatron's, as in MPI."""
-        is_megatron = self._has_trained or any(each.startswith("rerun-") for each in ids)
+        is_megatron = self._has_ever_trained or any(each.startswith("rerun-") for each in ids)
         return not is_megatron and all(gone.is_printed for gone in self._gone)
 
     def _of_rerun(self, cause: Cause) -> RootCause:

@@ -46,6 +46,8 @@ _BAR = re.compile(
     r"(?:[Ee]poch (\d{1,9})[^\n|]{0,40}?: +)?\d{1,3}%\|[^|\n]{0,200}\| *(\d{1,12})/(\d{1,12}) \["
     r"([^\]\n]{0,2000})"
 )
+_ENDLESS = re.compile(r"(?:[Ee]poch (\d{1,9}):[: ]{1,4})?\b(\d{1,12})it \[([^\]\n]{0,2000})")
+"""A bar of a loader whose length is not known."""
 _AHEAD = re.compile(rf"(?<![\w|])\d{{1,6}}\|(\d{{1,12}})\|Loss: ({_NUMBER}): {{1,4}}\d{{1,3}}%\|")
 _TRAINS = re.compile(r"(?:\b[Tt]rain(?:ing)?(?: [Pp]rogress)?|^Steps?): {0,4}\d{1,3}%\|")
 _POSTFIX = re.compile(rf"([\w/. -]{{1,60}}?)[=:] ?({_NUMBER})", re.I)
@@ -175,9 +177,24 @@ def _read_bar(line: Line, context: Context) -> Iterable[Event]:
             yield from _step(line, context, values, int(found[1]) * total + done)
 
 
+def _read_endless_bar(line: Line, context: Context) -> Iterable[Event]:
+    for found in _ENDLESS.finditer(line.text):
+        values = _Values(_POSTFIX.findall(found[3]))
+        if values.losses and not _OWNED.search(line.text):
+            epoch = int(found[1]) if found[1] else None
+            count = context.loop.continued(int(found[2]), epoch)
+            yield from _step(line, context, values, count)
+
+
 def _read_text(line: Line, context: Context) -> Iterable[Event]:
     text = line.text
-    if _OWNED.search(text) or "%|" in text or "': " in text or '": ' in text:
+    if (
+        _OWNED.search(text)
+        or _ENDLESS.search(text)
+        or "%|" in text
+        or "': " in text
+        or '": ' in text
+    ):
         return
     values = _Values(_FIELD.findall(text))
     if not values.losses:
@@ -243,6 +260,7 @@ def _read_resume(line: Line, context: Context) -> Iterable[Event]:
 
 DICTS = Recogniser((r"'(?:train_)?loss': ", r"\"(?:train_)?loss\": "), _read_dict, _FLAVOURS)
 BARS = Recogniser((r"%\|[^|\n]{0,200}\| *\d+/\d+ \[",), _read_bar, _FLAVOURS)
+ENDLESS_BARS = Recogniser((r"\d+it \[\d",), _read_endless_bar, _FLAVOURS)
 TEXTS = Recogniser(
     (
         r"(?:[Ss]tep|STEP|[Ii]ter|[Bb]atch)s?[ :=#]{1,3}\d+[^\n]{0,160}[Ll]oss",
