@@ -4,8 +4,9 @@
 
 Rules are made after cases, so that they say little about the next log on the cases that they were
 made after. So what they say of a new set is kept in `first_sight.jsonl` before anything is learnt
-from it: `mwatch.classifier.arbiter` learns from it how far to trust them. If rules are removed, what
-they had found is replaced by what the others find. The command adds the sets in these files, and prints how many cases were judged right with everything that mwatch has.
+from it: `mwatch.classifier.arbiter` learns from it how far to trust them. If rules are removed,
+what they had found is replaced by what the others find. The command adds the sets in these files,
+and prints how many cases were judged right with everything that mwatch has.
 """
 
 from __future__ import annotations
