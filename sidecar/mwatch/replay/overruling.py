@@ -79,6 +79,11 @@ def is_excerpt(lines: Sequence[str]) -> bool:
     return len(lines) <= _EXCERPT and not _are_mostly_steps(lines)
 
 
+def last_trouble(lines: Sequence[str]) -> int | None:
+    """The index of the last line that looks like trouble; None: none does."""
+    return max((at for at, text in enumerate(lines) if TROUBLE.search(text)), default=None)
+
+
 def _least_lead(cause: Cause, decided: Decision, job: Job, lines: Sequence[str]) -> float:
     lead = decided.finding
     if decided.resume_from is not None:
@@ -114,7 +119,7 @@ def _ruled_out(rules: RulesFound, lines: Sequence[str]) -> frozenset[Cause]:
         no |= frozenset() if rules.cause in _BY_NUMBERS else _BY_NUMBERS
         no |= frozenset() if rules.source.startswith(LOG_END) else WELL
     is_step = [is_progress(text) for text in lines]
-    trouble = max((at for at, text in enumerate(lines) if TROUBLE.search(text)), default=None)
+    trouble = last_trouble(lines)
     if trouble is None and not _ODD_NUMBERS.isdisjoint(shapes(lines)):
         trouble = 0
     goes_on = trouble is not None and any(is_step[trouble + 1 :])

@@ -28,7 +28,14 @@ from mwatch.model.finding import LOG_END, Evidence, Finding, Severity, Verdict
 from mwatch.model.job import Job
 from mwatch.parse.formats.exceptions import TIDIES_UP
 from mwatch.replay.log_end import last_lines
-from mwatch.replay.overruling import BEYOND_DOUBT, WELL, are_few, is_excerpt, overrules
+from mwatch.replay.overruling import (
+    BEYOND_DOUBT,
+    WELL,
+    are_few,
+    is_excerpt,
+    last_trouble,
+    overrules,
+)
 from mwatch.report.conclusion import RunConclusion
 
 _WEIGHTS = Path(classifier.__file__).with_name("weights.bin")
@@ -40,6 +47,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _TIDIES_UP = re.compile(rf"\bin (?:{'|'.join(sorted(TIDIES_UP))})$")
 _QUOTED = 160
 _LIKENESS = "/likeness"
+_NOTHING_TO_DO = "the excerpt shows nothing to act on"
 _ONLY_WORDS = "only the wording of the log suggests it"
 _NONE_IS_RIGHT = frozenset(
     {
@@ -104,7 +112,11 @@ def reconsidered(
     evidence = lines[reading.line_for(weighed.cause, rules.cause)]
     others = tuple(each for each in concluded.findings if each.detector != LOG_END)
     if weighed.cause in WELL:
-        return _well(weighed, evidence, concluded, others)
+        trouble = last_trouble(texts)
+        shown = evidence.text[:_QUOTED]
+        if weighed.cause is Cause.HEALTHY and trouble is not None:
+            shown = f"steps follow its last suspicious line ({texts[trouble][:_QUOTED]})"
+        return _well(weighed, shown, concluded, others)
     finding = _finding(weighed, evidence, concluded)
     advised = advise(
         engine.job,
@@ -208,17 +220,16 @@ def _reported_to_recur(job: Job, lead: Finding) -> str | None:
 
 
 def _well(
-    weighed: Weighed,
-    evidence: Evidence,
-    concluded: RunConclusion,
-    others: tuple[Finding, ...],
+    weighed: Weighed, evidence: str, concluded: RunConclusion, others: tuple[Finding, ...]
 ) -> RunConclusion:
     run = "run that ended as planned" if weighed.cause is Cause.FINISHED else "healthy run"
-    text = f"as far as it goes, it reads like the log of a {run}: {evidence.text[:_QUOTED]}"
+    text = f"the excerpt reads like the log of a {run}: {evidence}"
     if concluded.verdict.cause is Cause.UNKNOWN:
-        text = f"{concluded.verdict.summary}; {text}"
+        text += f"; {concluded.verdict.summary}"
     verdict = Verdict(weighed.cause, text, confidence=_confidence(weighed))
-    return RunConclusion(verdict, _no_action(weighed.cause, concluded, text, None), None, others)
+    return RunConclusion(
+        verdict, _no_action(weighed.cause, concluded, _NOTHING_TO_DO, None), None, others
+    )
 
 
 def _no_action(

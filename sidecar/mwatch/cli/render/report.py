@@ -107,7 +107,9 @@ def _run(report: RunReport) -> str:
         files = report.files[0] if count == 1 else f"{count} files"
         parts = [f"{files}, {report.lines} lines"]
     if report.ended_at is not None:
-        parts.append(f"{clock(report, report.started_at)} to {clock(report, report.ended_at)}")
+        begin, end = clock(report, report.started_at), clock(report, report.ended_at)
+        if begin != end or not report.clock.is_relative:  # else the log prints no times
+            parts.append(f"{begin} to {end}")
     if len(report.attempts) > 1:
         parts.append(f"{len(report.attempts)} attempts")
     if report.iteration is not None:
