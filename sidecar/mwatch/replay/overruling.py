@@ -79,9 +79,10 @@ def is_excerpt(lines: Sequence[str]) -> bool:
     return len(lines) <= _EXCERPT and not _are_mostly_steps(lines)
 
 
-def last_trouble(lines: Sequence[str]) -> int | None:
-    """The index of the last line that looks like trouble; None: none does."""
-    return max((at for at, text in enumerate(lines) if TROUBLE.search(text)), default=None)
+def last_trouble(lines: Sequence[str]) -> tuple[int | None, bool]:
+    """The index of the last line that looks like trouble, and whether steps follow it."""
+    last = max((at for at, text in enumerate(lines) if TROUBLE.search(text)), default=None)
+    return last, last is not None and any(map(is_progress, lines[last + 1 :]))
 
 
 def _least_lead(cause: Cause, decided: Decision, job: Job, lines: Sequence[str]) -> float:
@@ -108,26 +109,25 @@ def _are_mostly_steps(lines: Sequence[str]) -> bool:
 
 
 def _ruled_out(rules: RulesFound, lines: Sequence[str]) -> frozenset[Cause]:
-    """A run is well only if steps follow what looks like trouble: one that breaks off without a
-    word may stand still. What steps follow did not end it. No run has finished whose last lines do
-    not say so, and one that says so does not hang. What the rules found is not unknown, and
-    explains an end better than the course of the numbers before."""
+    """A run is healthy only if something looks like trouble (a log that breaks off without a word
+    may stand still), and where a rule found a fault, only if steps follow. What steps follow did
+    not end the run. No run has finished whose last lines do not say so, and one that says so does
+    not hang. What the rules found is not unknown, and explains an end better than the course of the
+    numbers before."""
     no = {Cause.UNKNOWN}
     if rules.cause is Cause.FINISHED or any(map(_EXIT_ZERO.search, lines[-_LAST_WORDS:])):
         no.add(Cause.HANG)
     if rules.source not in _GUESSES:
         no |= frozenset() if rules.cause in _BY_NUMBERS else _BY_NUMBERS
         no |= frozenset() if rules.source.startswith(LOG_END) else WELL
-    is_step = [is_progress(text) for text in lines]
-    trouble = last_trouble(lines)
+    trouble, goes_on = last_trouble(lines)
     if trouble is None and not _ODD_NUMBERS.isdisjoint(shapes(lines)):
-        trouble = 0
-    goes_on = trouble is not None and any(is_step[trouble + 1 :])
+        trouble, goes_on = 0, any(map(is_progress, lines))
     if trouble is None or (rules.source != "none" and not goes_on):
         no.add(Cause.HEALTHY)
     elif rules.source == "none" and goes_on:
         no |= frozenset(Cause) - _WHILE_IT_RUNS
-    last = max((at for at, each in enumerate(is_step) if each), default=-1)
+    last = max((at for at, text in enumerate(lines) if is_progress(text)), default=-1)
     if not any(map(_SAYS_END.search, lines[last + 1 :])):
         no.add(Cause.FINISHED)
     return frozenset(no)

@@ -112,9 +112,9 @@ def reconsidered(
     evidence = lines[reading.line_for(weighed.cause, rules.cause)]
     others = tuple(each for each in concluded.findings if each.detector != LOG_END)
     if weighed.cause in WELL:
-        trouble = last_trouble(texts)
+        trouble, goes_on = last_trouble(texts)
         shown = evidence.text[:_QUOTED]
-        if weighed.cause is Cause.HEALTHY and trouble is not None:
+        if weighed.cause is Cause.HEALTHY and trouble is not None and goes_on:
             shown = f"steps follow its last suspicious line ({texts[trouble][:_QUOTED]})"
         return _well(weighed, shown, concluded, others)
     finding = _finding(weighed, evidence, concluded)
