@@ -80,7 +80,7 @@ scorecard: .venv/dev ## judge mwatch on simulated jobs (RUNS=10000 SEED=1 JOBS=2
 judge: .venv/dev ## judge mwatch on public failure logs (CASES="words": only those)
 	@PYTHONPATH=tests $(PY) -m public $(CASES)
 
-classifier: .venv/dev .venv/classifier ## train what reads logs that no rule explains on the public ones (a minute)
+classifier: .venv/dev .venv/classifier ## train the models that read saved logs on the public ones (3 minutes)
 	@PYTHONPATH=tests $(PY) -m public.train
 
 pictures: .venv/dev .venv/demo ## take the pictures of the pages in docs/ from a real run, in Chromium (4 minutes)

@@ -70,6 +70,38 @@ def test_counts_and_bars_that_do_not_move() -> None:
     assert "n:count:goes back" in shapes(["step 9", "step 10", "step 4"])
 
 
+def test_how_values_compare_with_those_above_a_load() -> None:
+    before, after = log(TRAINER, (0.9, 0.91, 0.9)), log(TRAINER, (2.3, 2.2, 2.3))
+    load = "Loading checkpoint-26000, global step 26000"
+    assert "n:loss:since load to 3" in shapes([*before, load, *after])
+    assert "n:loss:since load to 1.02" in shapes([*before, load, *before])
+    assert "n:loss:loaded first" in shapes([load, *after])
+    assert not any("load" in each for each in shapes([*before, *after]))
+
+
+def test_how_a_series_came_to_its_last_values() -> None:
+    rising = shapes(log(TRAINER, (4.0, 2.0, 1.0, 1.5, 2.0, 3.0, 5.0)))
+    assert {"n:loss:rising at the end", "n:loss:longest rise to 4"} <= rising
+    assert "n:loss:end over least to 5" in rising
+    assert "n:loss:largest step up to 2.5" in rising
+    assert "n:loss:end of most to 0.2" in shapes(log(TRAINER, (9.0, 9.0, 3.0, 1.5, 1.0, 1.0)))
+
+
+def test_how_far_a_count_goes_back_and_over_how_many_steps_a_loss_stays() -> None:
+    assert "n:count:goes back to the first" in shapes(["step 90", "step 1"])
+    assert "n:count:goes back a little" in shapes(["step 90", "step 85"])
+    assert "n:count:goes back far" in shapes(["step 900", "step 100"])
+    flat = [f"step {n} loss: 6.9{n % 2}" for n in range(0, 1000, 100)]
+    assert "n:loss:stays over to 3000" in shapes(flat)
+
+
+def test_what_part_of_a_step_waits_for_data_and_how_the_speed_of_a_bar_changes() -> None:
+    line = "Epoch 3 Time 1.000 (1.1) Data 0.{} (0.8)"
+    assert "n:data share to 0.8" in shapes([line.format(n) for n in (70, 72, 74)])
+    bars = [f" 9%|# | {n}/99 [00:12<01:28, {float(n)}s/it]" for n in (1, 2, 4)]
+    assert "n:bar:time:over 3" in {each.replace("times ", "") for each in shapes(bars)}
+
+
 def test_lines_below_the_last_step() -> None:
     steps = log(TRAINER, (2.0, 1.9))
     assert "n:below:to 0" in shapes(steps)
