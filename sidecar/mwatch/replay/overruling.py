@@ -23,6 +23,8 @@ from mwatch.model.job import Job
 
 CLEARLY = 0.3
 """The share by which another cause must lead: below, it is as often wrong as what the rules say."""
+_FIRMLY = 0.5
+"""The same over a fault that the catalogue names."""
 BEYOND_DOUBT = 0.8
 """The same over what a detector proved in an excerpt, over an error of the program that the
 catalogue knows, for numbers that no detector finds bad, and in a few lines."""
@@ -100,7 +102,9 @@ def _least_lead(cause: Cause, decided: Decision, job: Job, lines: Sequence[str])
     if lead.detector != LOG_END:
         return BEYOND_DOUBT if len(lines) <= _EXCERPT else _NEVER
     is_denied = cause in WELL and not lead.is_guess
-    return BEYOND_DOUBT if names_itself or is_denied else CLEARLY
+    if names_itself or is_denied:
+        return BEYOND_DOUBT
+    return _FIRMLY if lead.fault is not None and not lead.is_guess else CLEARLY
 
 
 def _are_mostly_steps(lines: Sequence[str]) -> bool:
