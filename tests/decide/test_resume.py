@@ -120,7 +120,10 @@ def test_nothing_was_ever_written() -> None:
 
 def test_nothing_known_is_not_nothing_there() -> None:
     reason = CHOSEN_BY_TRAINER
-    assert describe_action(Action.RESTART, None, reason) == "restart from what the trainer finds"
+    assert (
+        describe_action(Action.RESTART, None, reason)
+        == "restart from the checkpoint that the trainer picks"
+    )
     assert choose(died(first_iteration=None), before=None).reason == reason
     assert choose(died(first_iteration=None, load="random"), before=None).reason != reason
 

@@ -65,7 +65,7 @@ def test_advice_is_shown_as_such(tmp_path: Path) -> None:
     text = "\n".join(
         "".join(part for part, _ in line) for line in render_diagnosis(read(tmp_path, PULL))
     )
-    assert "advises: stop the job; it would not do so itself" in text
+    assert "advises: stop the job; mwatch itself would not act" in text
     assert "would have acted" not in text
 
 

@@ -112,7 +112,7 @@ def test_a_failure_that_comes_again_is_not_advised_to_be_restarted(tmp_path: Pat
     own = report.attempts[-1].decision  # what it would do to a run that it watches
     assert own is not None and own.action is Action.RESTART
     shown = "".join(text for line in render_diagnosis(report) for text, _ in line)
-    assert "advises: stop the job; it would itself restart from what the trainer finds" in shown
+    assert "advises: stop the job; mwatch itself would restart" in shown
 
 
 def test_a_run_that_worked_before_it_began_again_is_advised_to_be_restarted(tmp_path: Path) -> None:

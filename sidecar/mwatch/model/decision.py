@@ -20,7 +20,9 @@ class Action(StrEnum):
     STOP = "stop"
 
 
-CHOSEN_BY_TRAINER = "no checkpoint is known: as the trainer itself would start"
+CHOSEN_BY_TRAINER = (
+    "mwatch knows no checkpoint of this run, so the trainer picks one, as at any start"
+)
 """Why no checkpoint is named: there may be one, and the trainer loads what its tracker names."""
 
 
@@ -37,7 +39,7 @@ def describe_start(resume_from: int | None, why: str = "") -> str:
     if resume_from is not None:
         return f"from checkpoint {resume_from}"
     if why == CHOSEN_BY_TRAINER:
-        return "from what the trainer finds"
+        return "from the checkpoint that the trainer picks"
     return "from the beginning"
 
 

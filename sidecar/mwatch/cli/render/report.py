@@ -154,7 +154,7 @@ def _acted(report: RunReport) -> str:
     if is_act and times:
         return "acted once" if times == 1 else f"acted {times} times"
     if report.decision.is_advice:
-        return f"advises: {action_text(report.decision)}; it would {_own_action(report)}"
+        return f"advises: {action_text(report.decision)}; {_own_action(report)}"
     return f"would {action_text(report.decision)}"
 
 
@@ -162,8 +162,8 @@ def _own_action(report: RunReport) -> str:
     """What mwatch would do of its own accord where it advises something else."""
     own = report.attempts[-1].decision if report.attempts else None
     if own is None or own.is_advice or own.action.value == "none":
-        return "not do so itself"
-    return f"itself {action_text(own)}"
+        return "mwatch itself would not act"
+    return f"mwatch itself would {action_text(own)}"
 
 
 def _others(report: RunReport, most: int) -> Iterator[Line]:
