@@ -3,7 +3,7 @@
 """The exceptions of mwatch.
 
 MwatchError
-└── InputError      what a person gave cannot be used; the text is one line and names the fix
+└── InputError      unusable input from the user; the message is one line and names the fix
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""JSON of pods, the API server and files of others, with msgspec.
+"""Encode and decode JSON with msgspec: responses of pods and of the API server, and other files.
 
-msgspec raises RecursionError for deeply nested input and ValueError for other invalid input; both
-are a ValueError here. Encoding turns NaN and infinity into null; a lone surrogate is a
-UnicodeEncodeError. msgspec learns a type when it is first read; another thread that reads the same
-type meanwhile would crash the process, so the first reading of each type has a lock.
+msgspec raises RecursionError for deeply nested input and ValueError for other invalid input; this
+module raises ValueError for both. Encoding turns NaN and infinity into null; a lone surrogate
+raises UnicodeEncodeError. msgspec builds its description of a type on the first decode; a second
+thread that decodes the same type at that moment would crash the process, so the first decode of
+each type takes a lock.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _BRACKETS = re.compile(r"[\[\]{}]")
 _learning = threading.RLock()
 _LEARNT = nullcontext()
 _known: set[Any] = set()
-"""Types that were read before."""
+"""Types that have been decoded before and no longer need the lock."""
 
 
 @overload
@@ -38,8 +39,8 @@ def decode(data: Buffer, kind: type[T], *, strict: bool = True) -> T: ...
 
 
 def decode(data: Buffer, kind: Any = Any, *, strict: bool = True) -> Any:
-    """Decode into `kind`, else into plain dicts, lists and values. Raises ValueError. Not `strict`:
-    numbers may also be strings, as "nan" is in our JSON."""
+    """Decode into `kind`, by default into plain dicts, lists and values. Raises ValueError. With
+    `strict=False`, numbers may also be strings, as "nan" is in our JSON."""
     try:
         with _LEARNT if kind in _known else _learning:
             found = msgspec.json.decode(data, type=kind, strict=strict)
@@ -50,7 +51,7 @@ def decode(data: Buffer, kind: Any = Any, *, strict: bool = True) -> Any:
 
 
 def convert(value: Any, kind: type[T], *, strict: bool = True) -> T:
-    """The same from plain values, as `decode` makes them."""
+    """Convert plain values, as `decode` returns them, into `kind`. Raises ValueError."""
     with _LEARNT if kind in _known else _learning:
         found = msgspec.convert(value, kind, strict=strict)
     _known.add(kind)
@@ -58,14 +59,15 @@ def convert(value: Any, kind: type[T], *, strict: bool = True) -> T:
 
 
 def encode(value: Any) -> bytes:
-    """Also encodes structs, dataclasses, enums and mappings that are not dicts."""
+    """Encode to JSON; accepts structs, dataclasses, enums and mappings other than dicts too."""
     return msgspec.json.encode(value, enc_hook=_builtin)
 
 
 def encode_scrubbed(value: Any, *, indent: int = 0) -> bytes:
-    """Encode without secrets; if there may be one, each key and text is scrubbed alone.
+    """Encode without secrets; if a secret is suspected, each key and string is scrubbed separately.
 
-    Texts of a list are read in their order, as lines of one output: a private key spans several.
+    The strings of a list are scrubbed in order, as lines of one output, because a private key spans
+    several lines.
     """
     try:
         data = encode(value)
@@ -84,7 +86,7 @@ def scrubbed(value: Any) -> Any:
 
 
 def _has_secret(value: Any) -> bool:
-    """Whether there may be one. All texts are read at once, which is much faster than each."""
+    """Whether a secret is suspected. Scanning all strings at once is faster than one by one."""
     texts: list[str] = []
     is_named = _collect(value, texts)
     data = "\n".join(texts).encode("utf-8", "surrogatepass")
@@ -92,7 +94,7 @@ def _has_secret(value: Any) -> bool:
 
 
 def _collect(value: Any, texts: list[str]) -> bool:
-    """Gather all texts; true: the name of one says that it is a secret."""
+    """Append all strings to `texts`; return whether the key of one marks it as a secret."""
     is_named = False
     if isinstance(value, str):
         texts.append(value)
@@ -120,14 +122,14 @@ def _scrubbed(value: Any, scrubber: Scrubber) -> Any:
 
 
 def _value(key: str, value: Any) -> Any:
-    """A text is read with its key: `"password": "hunter2"`."""
+    """Scrub a value together with its key, which may mark it as secret: `"password": "hunter2"`."""
     if isinstance(value, str) and is_named_secret(key, value):
         return SCRUBBED
     return _scrubbed(value, Scrubber())
 
 
 def check_depth(text: str, most: int) -> None:
-    """A parser of YAML takes quadratic time for nested brackets. Raises ValueError."""
+    """Refuse deep nesting, for which a YAML parser takes quadratic time. Raises ValueError."""
     depth = most + 1 if "- " * most in text else 0
     for each in _BRACKETS.findall(text) or [""]:
         if depth > most:
@@ -136,7 +138,7 @@ def check_depth(text: str, most: int) -> None:
 
 
 def checked(content: Any, most: int) -> Any:
-    """The same tree, with what its aliases repeat within bounds. Raises ValueError."""
+    """Return the tree if its YAML aliases expand to at most `most` values. Raises ValueError."""
     left, waiting = most, [content]
     while waiting and left >= len(waiting):
         node, left = waiting.pop(), left - 1
@@ -153,7 +155,7 @@ def to_builtins(value: Any) -> Any:
 
 
 def _builtin(value: Any) -> Any:
-    """Convert subclasses of built-in types, such as ruamel.yaml's texts and numbers."""
+    """Convert subclasses of built-in types, such as ruamel.yaml's strings and numbers."""
     kinds: tuple[tuple[type, Any], ...] = ((Mapping, dict), (str, str), (int, int), (float, float))
     for kind, plain in kinds:
         if isinstance(value, kind):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Robust statistics of small samples; nothing here knows about training."""
+"""Robust statistics of small samples, independent of training."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import math
 import threading
 from collections.abc import Hashable, Iterable
 
-MAD_TO_SIGMA = 1.4826  # of a normal distribution
+MAD_TO_SIGMA = 1.4826  # for a normal distribution
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """Interpolate linearly; raises ValueError for an empty sample."""
+    """Quantile with linear interpolation; raises ValueError for an empty sample."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("no values")
@@ -27,15 +27,17 @@ def median(values: Iterable[float]) -> float:
 
 
 def spread(values: Iterable[float]) -> float:
-    """Median distance from the median, as a standard deviation."""
+    """Median absolute deviation, scaled to a standard deviation."""
     sample = list(values)
     middle = median(sample)
     return MAD_TO_SIGMA * median(abs(value - middle) for value in sample)
 
 
 class MonotonicCounters:
-    """Counters held at their highest value, for several threads: one that falls would look like a
-    restart of mwatch."""
+    """Counters that never decrease: Prometheus would take a decrease for a restart of mwatch.
+
+    Safe for several threads.
+    """
 
     def __init__(self) -> None:
         self._highest: dict[str, dict[Hashable, float]] = {}
@@ -48,7 +50,7 @@ class MonotonicCounters:
             return known[key]
 
     def keep(self, groups: Iterable[str]) -> None:
-        """Forget all other groups."""
+        """Drop the counters of all other groups."""
         with self._lock:
             for gone in self._highest.keys() - set(groups):
                 del self._highest[gone]

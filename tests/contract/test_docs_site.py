@@ -76,7 +76,7 @@ def test_all_commands_settings_annotations_and_variables_are_in_the_reference() 
 
 def test_a_setting_has_its_default_and_its_reason() -> None:
     rows = reference.policy()
-    reason = "fewer than half of the steps the run is not slow but lost"
+    reason = "fewer than half of the steps the run is lost, not just slow"
     assert f"| `skip_rate_lost` | `0.5` | with {reason} |" in rows
     assert "| `saving` | `1800 / 3 / 300 / 7200` | storage may be slow |" in rows
 

@@ -2,6 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small real trainer: Megatron-core's GPT, optimizer, datasets and checkpoints, on any machine.
 
-It really trains (on CPU over gloo, on GPUs over NCCL), prints what Megatron-LM prints, and can
-inject the failures of clusters. It knows nothing of mwatch.
+It trains for real (on CPU over gloo, on GPUs over NCCL), prints what Megatron-LM prints, and can
+inject typical cluster failures. It does not depend on mwatch.
 """

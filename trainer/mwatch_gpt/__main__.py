@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`python -m mwatch_gpt`, or `torchrun --nproc-per-node 2 -m mwatch_gpt`: train a small GPT.
 
-Arguments are parsed before torch is imported, so that `--help` and mistakes are answered at once.
+Arguments are parsed before torch is imported, so that `--help` and usage errors respond at once.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ def main() -> None:
     if missing:
         sys.exit(f"mwatch_gpt: {missing[0]} is not installed: pip install 'mwatch[demo]'")
     if args.distributed_backend == "gloo":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # gloo cannot reduce what lies on a GPU
-    # Modules stay loaded; collecting garbage in them costs half a second here, a second at exit.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # gloo cannot reduce GPU tensors
+    # Modules stay loaded, so exclude them from garbage collection, which would cost half a second
+    # here and a second at exit.
     gc.disable()
     from mwatch_gpt import device
 
-    # Megatron must be loaded for its device before any module of ours imports it.
+    # `prepare` must load Megatron for the chosen device before any of our modules imports it.
     chosen = device.prepare()
     from mwatch_gpt.training import pretrain
 

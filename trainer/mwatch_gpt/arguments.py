@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trainer's arguments: Megatron's names and meanings, with defaults for a laptop.
 
-Only what this trainer supports is accepted; a flag that would be ignored is rejected. A flag with
-type None is a switch. Numbers keep Megatron's default; sizes do not.
+Only flags that this trainer supports are accepted; a flag that would be ignored is rejected. A flag
+with type None is a switch. Numbers keep Megatron's defaults; model and data sizes do not.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_irregular(parser: argparse.ArgumentParser) -> None:
-    """Add lists, switches that turn something off, and flags that Megatron does not have."""
+    """Add list arguments, switches that disable something, and flags that Megatron lacks."""
     parser.add_argument(
         "--no-check-for-nan-in-loss-and-grad",
         dest="check_for_nan_in_loss_and_grad",
@@ -206,7 +206,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _complete(args: argparse.Namespace) -> None:
-    """Fill in what follows from other arguments and the launcher. Raises ValueError."""
+    """Derive values from other arguments and the launcher's variables. Raises ValueError."""
     args.rank = int(os.environ.get("RANK", "0"))
     args.local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     args.world_size = int(os.environ.get("WORLD_SIZE", "1"))
@@ -219,7 +219,7 @@ def _complete(args: argparse.Namespace) -> None:
     kind = "float16" if args.fp16 else "bfloat16" if args.bf16 else "float32"
     args.params_dtype = f"torch.{kind}"
     if args.fp16 and args.loss_scale is None:
-        args.check_for_nan_in_loss_and_grad = False  # an overflow is how the scale is found
+        args.check_for_nan_in_loss_and_grad = False  # the scale is found by overflows
     if args.lr_decay_iters is None:
         args.lr_decay_iters = args.train_iters
     if args.ffn_hidden_size is None:

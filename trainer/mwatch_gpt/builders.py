@@ -68,7 +68,7 @@ def initialize(args: argparse.Namespace, device: torch.device) -> None:
 
 def _join(args: argparse.Namespace, device: torch.device) -> None:
     backend = args.distributed_backend or ("nccl" if device.type == "cuda" else "gloo")
-    # Without a launcher there are no peers, and no port is needed.
+    # Without a launcher there are no peers: an in-process store needs no port.
     alone = {} if "MASTER_ADDR" in os.environ else {"store": torch.distributed.HashStore()}
     torch.distributed.init_process_group(
         backend,
@@ -84,7 +84,7 @@ def _timeout_seconds(args: argparse.Namespace) -> float:
 
 
 def _tracker_functions() -> dict[str, object]:
-    """Save and restore Megatron's per-rank random state when a step is rerun."""
+    """Return functions that save and restore Megatron's per-rank random state for step reruns."""
     tracker = tensor_parallel.get_cuda_rng_tracker
 
     def save() -> dict[str, object]:
@@ -98,9 +98,9 @@ def _tracker_functions() -> dict[str, object]:
 
 
 class CausalAttention(torch.nn.Module):  # type: ignore[misc]
-    """Attention by PyTorch's kernel, for a Megatron layer without a GPU: the same result.
+    """Attention with PyTorch's kernel for Megatron layers without a GPU; the result is the same.
 
-    Megatron's own core attention allocates a CUDA buffer as soon as tensor parallelism is on.
+    Megatron's own core attention allocates a CUDA buffer when tensor parallelism is on.
     """
 
     def __init__(self, config: Any, attention_dropout: float | None = None, **_: Any) -> None:
@@ -109,7 +109,7 @@ class CausalAttention(torch.nn.Module):  # type: ignore[misc]
         self.dropout: float = config.attention_dropout if given is None else given
 
     def forward(self, query: Any, key: Any, value: Any, *_: Any, **__: Any) -> Any:
-        """Inputs and result are [sequence, batch, heads, channels], as in Megatron."""
+        """Compute attention. Inputs are [sequence, batch, heads, channels], as in Megatron."""
         heads_first = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         mixed = torch.nn.functional.scaled_dot_product_attention(
             *heads_first, is_causal=True, dropout_p=self.dropout if self.training else 0.0
@@ -163,7 +163,7 @@ def _config(args: argparse.Namespace, device: torch.device) -> Any:
         bf16=args.bf16,
         fp8=args.fp8,
         use_cpu_initialization=device.type == "cpu",
-        # Fused kernels are CUDA's.
+        # Fused kernels need CUDA.
         bias_dropout_fusion=False,
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=False,
@@ -181,7 +181,7 @@ def _layer(args: argparse.Namespace, device: torch.device) -> Any:
 
 
 def check_implementation(args: argparse.Namespace, device: torch.device) -> None:
-    """Exit with one line and code 2 before any process group is waited for."""
+    """Exit with a one-line message if the choice cannot run, before any process group is joined."""
     if args.transformer_impl == "transformer_engine":
         if device.type == "cpu":
             sys.exit("mwatch_gpt: --transformer-impl transformer_engine needs a GPU")
@@ -246,9 +246,9 @@ def build_optimizer(args: argparse.Namespace, model: Any) -> tuple[Any, Any]:
 
 
 def _initialize_adam(optimizer: Any) -> None:
-    """Create Adam's state now, not at the first step that is not skipped.
+    """Create Adam's state now instead of at the first step that is not skipped.
 
-    Half precision skips the first steps; a checkpoint saved before could not be loaded again.
+    Half precision skips the first steps; a checkpoint saved before that could not be loaded.
     """
     for part in optimizer.chained_optimizers:
         if not isinstance(part.optimizer, torch.optim.Adam):
@@ -263,7 +263,7 @@ def _initialize_adam(optimizer: Any) -> None:
 
 
 class _Observed(torch.utils.data.Dataset):  # type: ignore[misc]
-    """A dataset that reports which sample is read, and wraps around at its end."""
+    """A dataset that reports each sample number before reading it and wraps around at its end."""
 
     def __init__(self, inner: Any, before: Callable[[int], None]) -> None:
         self._inner = inner
@@ -296,7 +296,7 @@ def build_iterators(
     for name, size in zip(("train:     ", "validation:", "test:      "), sizes, strict=True):
         print_rank_0(f"    {name} {size}")
     print_rank_0("> building train, validation, and test datasets for GPT ...")
-    # Every rank loads its own batches, those of a tensor-parallel group the same ones.
+    # Every rank loads its own batches; ranks of a tensor-parallel group load the same ones.
     datasets = BlendedMegatronDatasetBuilder(
         GPTDataset, sizes, lambda: True, _dataset_config(args)
     ).build()
@@ -316,8 +316,8 @@ def _iterator(args: argparse.Namespace, dataset: Any, consumed: int) -> Any:
         num_workers=args.num_workers,
         pin_memory=torch.cuda.is_available(),
         persistent_workers=args.num_workers > 0,
-        # A loader draws a number from its generator at its start. From the global one it would
-        # shift the dropout of a resumed run.
+        # A loader draws a number from its generator when it starts. With the global generator, that
+        # would shift the dropout of a resumed run.
         generator=torch.Generator(),
     )
     return RerunDataIterator(iter(loader))
@@ -356,7 +356,7 @@ def _refuse_an_empty_part(config: Any) -> None:
 
 
 def _sample(args: argparse.Namespace) -> str:
-    """Return the bundled text, indexed beside the checkpoints by rank 0."""
+    """Return the bundled text's dataset prefix; rank 0 indexes it beside the checkpoints."""
     found: list[str | None] = [None]
     if args.rank == 0:
         folder = (

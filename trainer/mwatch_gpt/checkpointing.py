@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saves and loads checkpoints with Megatron's distributed checkpointing (torch_dist).
 
-`iter_0000010/` holds the shards and, written last, `metadata.json`; then the tracker is updated,
-then the line is printed. It has weights, optimizer, gradient scaler, schedule, random state and
-data position, so a resumed run computes what the interrupted one would have computed.
+`iter_0000010/` contains the shards and, written last, `metadata.json`; then the tracker is updated,
+then the success line is printed. A checkpoint has weights, optimizer, gradient scaler, schedule,
+random state and data position, so a resumed run computes what the interrupted one would have
+computed.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from mwatch_gpt.run_state import RunState
 
 
 def _rng_state() -> Any:
-    """Collect the random generators' state, one per tensor-parallel rank."""
+    """Collect the random generators' states, one per tensor-parallel rank."""
     state = {
         "random_rng_state": random.getstate(),
         "np_rng_state": numpy.random.get_state(),
@@ -70,14 +71,14 @@ class InProcessStrategy(TorchDistSaveShardedStrategy):  # type: ignore[misc]
     """Writes this rank's part of a checkpoint in the rank's own process; the files are the same.
 
     Megatron's torch_dist strategy writes from freshly forked processes and keeps a helper process
-    for their results: 7 to 18 seconds at the first save of a process.
+    for their results, which costs 7 to 18 seconds at a process's first save.
     """
 
     def __init__(self, writing: Callable[[str], AbstractContextManager[None]]) -> None:
-        """`writing` is entered with the path of each file while it is written."""
+        """`writing`: context manager, entered with each file's path while the file is written."""
         super().__init__("torch_dist", 1, thread_count=1)
         self._writing = writing
-        # The writer asks for it while planning; the stock one is a server in another process.
+        # The writer uses this queue while planning; by default it is a server in another process.
         filesystem_async._results_queue = queue.Queue()
 
     def _get_save_and_finalize_callbacks(self, writer: Any, planned: Any) -> Any:
@@ -119,7 +120,7 @@ def folder_of(root: str, iteration: int) -> Path:
 
 
 def save_checkpoint(run: RunState, data_iterator: Any = None) -> None:
-    """Save. `data_iterator` is given where a step is to be rerun after a restart."""
+    """Save. `data_iterator` is given if a step is to be rerun after a restart."""
     args = run.args
     with progress.during("saving"):
         if not run.saves.is_idle:
@@ -151,7 +152,7 @@ def save_checkpoint(run: RunState, data_iterator: Any = None) -> None:
 
 
 def _conclude(run: RunState, iteration: int) -> None:
-    """Make this the checkpoint to resume from: all ranks have written it."""
+    """Make this the checkpoint to resume from, once all ranks have written it."""
     args = run.args
     if args.rank == 0:
         tracker = Path(args.save) / TRACKER
@@ -181,11 +182,11 @@ def _drop(args: argparse.Namespace, previous: int, iteration: int) -> None:
 
 
 def _strategy(run: RunState) -> Any:
-    iteration = run.iteration  # training is ahead of an asynchronous writer
+    iteration = run.iteration  # copied: training continues while an asynchronous writer runs
     strategy = InProcessStrategy(lambda path: run.faults.writing(path, iteration))
     if run.args.data_parallel_size == 1:
         return strategy
-    # Each data-parallel rank writes its share.
+    # Each data-parallel rank writes a share of the checkpoint.
     return FullyParallelSaveStrategyWrapper(strategy, parallel_state.get_data_parallel_group())
 
 
@@ -252,7 +253,7 @@ def load_checkpoint(run: RunState) -> None:
 
 
 def _find(args: argparse.Namespace) -> tuple[str, int | None]:
-    """Return the folder and iteration to load; no iteration: start from random weights."""
+    """Return the folder and iteration to load; None as iteration: start from random weights."""
     root, tracker = args.load, Path(args.load or "") / TRACKER
     if args.pretrained_checkpoint and not (root and tracker.exists()):
         print_rank_0(
@@ -281,7 +282,7 @@ def _find(args: argparse.Namespace) -> tuple[str, int | None]:
 def _add_rerun(
     wanted: dict[str, Any], common: dict[str, Any], args: argparse.Namespace, saved: Any
 ) -> None:
-    """Add the state of a step to be rerun, if the ranks are the same."""
+    """Add the state of a step to be rerun, if the number of ranks is unchanged."""
     machine = get_rerun_state_machine()
     if args.finetune or saved.world_size != args.world_size:
         return
@@ -295,7 +296,7 @@ def _take(run: RunState, wanted: dict[str, Any], loaded: dict[str, Any]) -> None
     print_rank_0(f" checkpoint version {loaded['checkpoint_version']}")
     if "optimizer" in wanted:
         state = loaded["optimizer"]
-        # Megatron leaves the count out while it is zero, and torch requires it.
+        # Megatron omits the step count while it is zero, but torch requires it.
         inner = state.get("optimizer", state)["state"]
         inner.setdefault("common_step", torch.tensor(0.0))
         run.optimizer.load_state_dict(state)

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the trainer prints and logs, in Megatron's format (core_v0.16) and by the same ranks.
+"""The trainer's output and logs, in Megatron's format (core_v0.16) and from the same ranks.
 
-Imports no torch. Rank 0 prints for the job, the last rank prints the numbers. Every line is
-flushed: a line in a buffer looks like a hang. The iteration line has Megatron's quirks, which
-readers must handle: a NaN or zero mean has no field, and the first iteration of a process is
-printed at once and counted again in the next line.
+Does not import torch. Rank 0 prints for the job, the last rank prints the numbers. Every line is
+flushed, because a buffered line looks like a hang. The iteration line has Megatron's quirks, which
+readers must handle: a NaN or zero mean has no field, and a process's first iteration is printed
+immediately and counted again in the next line.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def print_rank_last(text: str) -> None:
 
 
 def print_datetime(text: str, barrier: Callable[[], object]) -> None:
-    """Print a marker once every rank has come this far."""
+    """Print a marker once every rank has reached this point."""
     barrier()
     print_rank_0(f"[{text}] datetime: {now()} ")
 
@@ -100,7 +100,7 @@ class TrainingLog:
         if self._writer and iteration % args.tensorboard_log_interval == 0:
             self._to_tensorboard(step, iteration)
         if iteration % args.log_interval == 0 or is_first:
-            # Every rank takes part in the timing; the last one prints.
+            # Every rank takes part in the timing; the last rank prints.
             print_rank_last(self._line(step, iteration, reset=not is_first))
             self._timers.log(
                 _timer_names(args.timing_log_level),
@@ -184,7 +184,7 @@ def _timer_names(level: int) -> list[str]:
 
 
 def open_writer(args: argparse.Namespace) -> Any:
-    """Open TensorBoard on the last rank, as Megatron does; None if not wanted or not installed."""
+    """Open TensorBoard on the last rank, as Megatron does; None if disabled or not installed."""
     if not args.tensorboard_dir or args.rank != args.world_size - 1:
         return None
     try:

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The device of this process, and Megatron-core without a GPU.
+"""Chooses this process's device and makes Megatron-core run without a GPU.
 
-Megatron's optimizer, gradient scaler, data-parallel wrapper and schedules name the device "cuda",
-though they run anywhere. Here that name means the CPU; the alternative would be an optimizer of
-our own. `prepare` must run before any part of megatron is imported, so this module imports none.
+Megatron's optimizer, gradient scaler, data-parallel wrapper and schedules hard-code the device
+"cuda", though they run anywhere. Without a GPU, that name is mapped to the CPU; the alternative
+would be our own optimizer. `prepare` must run before any part of megatron is imported, so this
+module imports none at its top level.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CPU = torch.device("cpu")
 
 
 class _CudaIsCpu(TorchFunctionMode):  # type: ignore[misc]
-    """Reads `device="cuda"`, `device=0` and `tensor.cuda()` as the CPU, in this thread."""
+    """Maps `device="cuda"`, `device=0` and `tensor.cuda()` to the CPU, in this thread."""
 
     def __torch_function__(
         self,
@@ -36,7 +37,7 @@ class _CudaIsCpu(TorchFunctionMode):  # type: ignore[misc]
         if func is torch.Tensor.cuda:
             return args[0]
         if func is torch.Tensor.type and len(args) == 1 and not kwargs:
-            # Megatron sorts parameters by names like torch.cuda.HalfTensor.
+            # Megatron sorts parameters by type names such as torch.cuda.HalfTensor.
             return func(*args).replace("torch.", "torch.cuda.")
         device = kwargs.get("device")
         if isinstance(device, int) or (device is not None and str(device).startswith("cuda")):
@@ -51,7 +52,7 @@ def prepare() -> torch.device:
         rank = int(os.environ.get("LOCAL_RANK", "0"))
         torch.cuda.set_device(rank % torch.cuda.device_count())
         return torch.device("cuda", torch.cuda.current_device())
-    # More threads than cores make the ranks of one machine wait for each other.
+    # With more threads than cores, the ranks of one machine would wait for each other.
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     _cuda_means_cpu()
     with _no_compiler():
@@ -70,7 +71,7 @@ def _cuda_means_cpu() -> None:
 
 @contextlib.contextmanager
 def _no_compiler() -> Iterator[None]:
-    """Disable torch.compile: at import Megatron compiles fused kernels, useless on a CPU."""
+    """Disable torch.compile: on import Megatron compiles fused kernels, which a CPU cannot use."""
     compiler = torch.compile
 
     def unchanged(function: Any = None, **_: Any) -> Any:

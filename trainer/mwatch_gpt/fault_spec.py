@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The syntax of `--fault KIND@STEP[:rank=R][:seconds=S]`, and which fault is due; imports no torch.
 
-A marker file, written before the fault, keeps a resumed run from failing the same way again.
+A marker file, written before the fault, prevents a resumed run from failing the same way again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _FROM_STEP_ON = frozenset(
         Kind.CORRUPT_CHECKPOINT, Kind.HALF_CHECKPOINT, Kind.DISK_FULL,
     }
 )  # fmt: skip
-"""Injected at the next save or evaluation from the step on."""
+"""Injected at the first opportunity from the step on, such as the next save or evaluation."""
 _ALL_RANKS = frozenset({Kind.EXIT_16, Kind.EXIT_0})
 _FIRST_RANK = frozenset({Kind.CORRUPT_CHECKPOINT})
 _FOREVER_SECONDS = 86_400.0
@@ -75,7 +75,7 @@ _FORM = re.compile(r"(?P<kind>[a-z0-9-]+)@(?P<step>\d{1,9})(?P<options>(?::[a-z]
 class InjectedFault:
     kind: Kind
     step: int
-    rank: int | None  # none: the kind's default
+    rank: int | None  # None: the kind's default
     seconds: float | None
 
     @property
@@ -122,7 +122,7 @@ def split(text: str) -> list[str]:
 
 
 class FaultSchedule:
-    """The faults of this rank, each taken once in the life of a job."""
+    """The faults of this rank; each is taken once in the lifetime of a job."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         requested = [parse(text) for text in args.fault]
@@ -154,6 +154,6 @@ class FaultSchedule:
             file.write(f"{time.time():.3f} {os.getpid()}\n")
             file.flush()
             os.fsync(file.fileno())
-        # On stderr, so that it is not taken for Megatron's output.
+        # On stderr, so that it is not mistaken for Megatron's output.
         print(f"mwatch_gpt: fault {fault.name} on rank {self._rank}", file=sys.stderr, flush=True)
         return True

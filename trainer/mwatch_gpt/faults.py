@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Injects the requested faults, each once in the life of a job, by really causing them.
+"""Injects the requested faults, each once in the lifetime of a job, by actually causing them.
 
-NaN, overflow and slowness last as long as the process, since only a restart fixes them.
+NaN, overflow and slowness last until the process ends, since only a restart fixes them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def exhaust_memory(seconds: float) -> None:
 
 
 def compute(seconds: float) -> None:
-    """Work, not sleep: a slow rank is busy."""
+    """Compute instead of sleeping, because a slow rank is busy."""
     end = time.monotonic() + seconds
     block = torch.ones(64, 64)
     while time.monotonic() < end:
@@ -50,13 +50,13 @@ def compute(seconds: float) -> None:
 
 
 def poison(model: Any) -> None:
-    """Set one weight to NaN: the next gradient is NaN, and after it all weights."""
+    """Set one weight to NaN: the next gradients are NaN, and then all weights."""
     with torch.no_grad():
         list(model.parameters())[-1].view(-1)[0] = float("nan")
 
 
 def die_in_the_middle_of(path: str) -> None:
-    """Kill this process with the file written in part and the checkpoint without its index."""
+    """Kill this process with the file partially written and the checkpoint without its index."""
     with open(path, "wb") as file:
         file.write(os.urandom(4096))
         file.flush()
@@ -92,7 +92,7 @@ class Injector(FaultSchedule):
         self._batch = args.global_batch_size
 
     def before_sample(self, number: int) -> None:
-        """Called by the data loader with the number of the sample: workers run ahead."""
+        """Called by the data loader, with the sample's number because workers prefetch."""
         self._wait_if_due(Kind.DATA, number // self._batch + 1)
 
     def first_step(self, step: int) -> None:
@@ -144,6 +144,6 @@ class Injector(FaultSchedule):
         return 0 if self.take(Kind.EXIT_0, step) else None
 
     def _wait_if_due(self, kind: Kind, step: int) -> None:
-        """Sleep, as in a lock that is never released; other threads go on."""
+        """Sleep if the fault is due, like waiting for a lock; other threads continue."""
         if fault := self.take(kind, step):
             time.sleep(fault.lasts_seconds)

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The progress of this process; the probe reads it from outside, by the module's name.
+"""The progress of this process; mwatch's probe finds this module by name and reads it.
 
-`iteration` counts finished iterations, as Megatron's `args.curr_iteration` does. Only the training
+`iteration` counts finished iterations, like Megatron's `args.curr_iteration`. Only the training
 loop writes it.
 """
 
@@ -17,7 +17,7 @@ phase = "starting"
 
 @contextlib.contextmanager
 def during(name: str) -> Iterator[None]:
-    """Set the phase inside a block, and restore the previous one after it."""
+    """Set the phase inside a block and restore the previous one afterwards."""
     global phase
     before, phase = phase, name
     try:

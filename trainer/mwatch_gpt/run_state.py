@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The state of one training run: its parts, asynchronous saves, and the SIGTERM flag."""
+"""The state of one training run: its components, asynchronous saves, and the SIGTERM flag."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mwatch_gpt.faults import Injector
 class AsyncSaves:
     """Checkpoints written while training continues (`--async-save`).
 
-    The state is copied at once and written by a thread. The checkpoint counts only when every rank
-    has written: they agree on that at the start of each iteration, as Megatron's ranks do.
+    The state is copied immediately and written by a thread. The checkpoint becomes valid only when
+    every rank has written: the ranks agree on that at the start of each iteration, as in Megatron.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class AsyncSaves:
         self._running.append((thread, request))
 
     def finish(self, *, blocking: bool) -> None:
-        """Finalize what all ranks have written, oldest first. Every rank must call this."""
+        """Finalize the saves that all ranks have written, oldest first. Every rank must call it."""
         while self._running:
             thread, request = self._running[0]
             if blocking:
@@ -60,13 +60,13 @@ def _all_agree(mine: bool) -> bool:
 
 
 def _copied(bucket: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copy the bucket: without a GPU it holds the weights, and the next step changes them."""
+    """Copy the bucket: without a GPU it refers to the weights, which the next step changes."""
     path, key, (objects, tensors) = bucket
     return path, key, (objects, [(item, tensor.clone()) for item, tensor in tensors])
 
 
 class SignalFlag:
-    """SIGTERM as a request to exit; any rank's flag counts for all (`--exit-signal-handler`)."""
+    """SIGTERM as a request to exit; any rank's flag applies to all (`--exit-signal-handler`)."""
 
     def __init__(self) -> None:
         self._received = False
@@ -78,7 +78,7 @@ class SignalFlag:
         signal.signal(signal.SIGTERM, note)
 
     def is_raised_anywhere(self) -> bool:
-        """Whether any rank was signalled. Every rank must call it, so that all exit together."""
+        """Whether any rank got the signal. Every rank must call it, so that all exit together."""
         flag = torch.tensor([int(self._received)], device=torch.cuda.current_device())
         torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
         return bool(flag.item())
@@ -87,7 +87,7 @@ class SignalFlag:
 @dataclass(slots=True)
 class RunState:
     args: argparse.Namespace
-    model: Any  # in its data-parallel wrapper
+    model: Any  # wrapped for data parallelism
     config: Any
     optimizer: Any
     schedule: Any
@@ -97,9 +97,9 @@ class RunState:
     signal_flag: SignalFlag
     saves: AsyncSaves = field(default_factory=AsyncSaves)
     iteration: int = 0  # number of finished iterations
-    flops: float = 0.0  # over all attempts
+    flops: float = 0.0  # sum over all attempts
 
-    saved_at: int | None = None  # iteration of the last save of this process
+    saved_at: int | None = None  # iteration of this process's last save
 
     @property
     def microbatches(self) -> int:

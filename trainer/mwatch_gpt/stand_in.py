@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m mwatch_gpt.stand_in`: a stand-in for a trainer, of the standard library alone.
+"""`python -m mwatch_gpt.stand_in`: a stand-in for a trainer that needs only the standard library.
 
-It trains nothing: a step sleeps and adds one number over all ranks. Its arguments, the lines it
-prints and its faults are those of the small real trainer, and its processes are real: two ranks, a
-launcher that ends all when one fails as torchrun does, checkpoints that are zip files as
-`torch.save` writes them.
+It trains nothing: a step sleeps and sums one number over all ranks. Its arguments, output lines and
+faults are those of the small real trainer, and its processes are real: two ranks, a launcher that
+ends all ranks when one fails, as torchrun does, and checkpoints that are zip files, as written by
+`torch.save`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TRACKER = "latest_checkpointed_iteration.txt"
 _FILE = "mp_rank_00/model_optim_rng.pt"
 _MIN_STEP_SECONDS = 0.04
 _BAD_STEPS_ARE_SLOWER = 10
-"""So that a busy machine finds the NaN long before the training ends."""
+"""Factor, so that a busy machine detects the NaN long before training ends."""
 _GRACE_SECONDS = 2.0
 _WAIT_FOR_LAUNCHER_SECONDS = 600.0
 _SUPPORTED = frozenset({Kind.SIGSTOP, Kind.KILL, Kind.NAN, Kind.CORRUPT_CHECKPOINT})
@@ -62,7 +62,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 class Group:
-    """All ranks, joined by sockets to rank 0, which has one for each of the others."""
+    """The group of all ranks: rank 0 has one socket to each of the other ranks."""
 
     def __init__(self, sockets: Sequence[socket.socket]) -> None:
         self._sockets = sockets
@@ -94,13 +94,13 @@ class Group:
 
 
 def _wait_for_launcher() -> None:
-    """The other rank is gone: the launcher, which knows why, ends this one too."""
+    """Wait for the launcher to end this rank: another rank is gone, and the launcher knows why."""
     time.sleep(_WAIT_FOR_LAUNCHER_SECONDS)
     sys.exit(1)
 
 
 class _Timers:
-    """As much of Megatron's timers as the training log uses."""
+    """The part of Megatron's timers that the training log uses."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -115,7 +115,7 @@ class _Timers:
         return seconds
 
     def log(self, names: Sequence[str], **options: object) -> None:
-        """Megatron's own timers print nothing for no names either."""
+        """Print nothing, like Megatron's timers for an empty list of names."""
 
 
 def pretrain(args: argparse.Namespace, group: Group) -> None:
@@ -194,7 +194,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(args: argparse.Namespace) -> int:
-    """Return the iteration to go on from."""
+    """Return the iteration from which to continue."""
     tracker = Path(args.load or "", _TRACKER)
     if not args.load or not (args.ckpt_step or tracker.exists()):
         print_rank_0(f"WARNING: could not find the metadata file {tracker}")
@@ -214,7 +214,7 @@ def _file(folder: str, iteration: int) -> Path:
 
 
 def launch(words: Sequence[str]) -> int:
-    """Start the ranks; end all when one fails or when a signal asks for it."""
+    """Start the ranks; end all when one fails or on a termination signal."""
     pairs = [socket.socketpair() for _ in range(_RANKS - 1)]
     ranks: list[subprocess.Popen[bytes]] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -250,7 +250,7 @@ def _watch(ranks: Sequence[subprocess.Popen[bytes]]) -> int:
 
 
 def _failure(rank: int, pid: int, code: int) -> str:
-    """As torchrun prints it."""
+    """Format the failure report like torchrun."""
     traceback = f"Signal {-code} received by PID {pid}" if code < 0 else "<N/A>"
     return f"""
 {"=" * 60}

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run from start to end: build, load, train, evaluate, save, exit.
 
-Function names are Megatron's, so that stacks look the same. The device must be prepared before this
-module is imported.
+Functions have Megatron's names, so that stacks look the same. The device must be prepared before
+this module is imported.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def train(run: RunState, train_data: Any, valid_data: Any, writer: Any, started:
             continue
         began = time.monotonic()
         step = train_step(run, train_data, is_first=is_first)
-        # As the CPU idles while a GPU works: other processes need the cores.
+        # Sleep as a CPU idles while a GPU works, because other processes need the cores.
         time.sleep(max(0.0, began + args.min_step_seconds - time.monotonic()))
         _count(run)
         progress.phase = "training"
@@ -206,7 +206,7 @@ class ForwardStep:
         return losses, partial(self._loss, mask)
 
     def _loss(self, mask: Any, losses: Any) -> tuple[Any, Any, dict[str, Any]]:
-        """Return the sum to differentiate, its number of tokens, and the pair to report."""
+        """Return the summed loss to differentiate, its number of tokens, and the pair to report."""
         total = torch.sum(losses.view(-1).float() * mask.view(-1).float())
         count = mask.sum().detach().to(torch.int)
         if self._run.args.check_for_nan_in_loss_and_grad and torch.is_grad_enabled():

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What runs inside training containers: the wrapper `mwatch-run`, the probe, the checkpoint reader.
+"""The code that runs in training containers: the wrapper `mwatch-run`, probe, checkpoint reader.
 
-Standard library only, Python 3.8 syntax, and nothing of the package `mwatch`.
+Standard library only, Python 3.8 syntax, no import of the package `mwatch`.
 """

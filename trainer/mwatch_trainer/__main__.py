@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch-run`, `python -m mwatch_trainer` and the .pyz: from the command line to an exit code.
 
-If mwatch itself fails, the training command still runs: this process execs it, or, where it runs
-already, only forwards signals and returns its exit code.
+If mwatch itself fails, the training command still runs: this process execs it or, if it is already
+running, only forwards signals and returns its exit code.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ VERSION = "0.1.0"  # a test compares it with the version of mwatch
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the wrapper. Raises SystemExit for --help, --version and a wrong command line."""
+    """Run the wrapper. Raises SystemExit for --help, --version and usage errors."""
     _occupy_standard_files()
     given = sys.argv[1:] if arguments is None else arguments
     options = parse(given, os.environ, VERSION)
     wrapper: Wrapper | None = None
     try:
-        # Imported here: a failing import must not keep the command from running either.
+        # Imported here, so that the command still runs if an import fails.
         from mwatch_trainer.wrapper.wrapper import Wrapper
 
         wrapper = Wrapper(options)
         return wrapper.run()
-    except Exception as error:  # ours; the trainer must not pay for it
+    except Exception as error:  # a bug in mwatch must not end training
         why = f"{type(error).__name__}: {error}"
         report(f"internal error, the command goes on without mwatch: {why}")
         if options.directory is not None and (wrapper is None or wrapper.child is None):
@@ -60,7 +60,7 @@ def _without_mwatch(options: Options, wrapper: Wrapper | None) -> int:
 
 
 def _occupy_standard_files() -> None:
-    """Open closed standard files on /dev/null; a pipe of ours would get their number."""
+    """Open closed standard files on /dev/null; else one of our pipes would get their number."""
     while True:
         fd = os.open(os.devnull, os.O_RDWR)
         if fd > 2:

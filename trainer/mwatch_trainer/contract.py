@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files and variables shared by the training container and the sidecar.
 
-The wrapper and the probe write `$MWATCH_DIR`, the sidecar reads it; only `decision.json` goes the
-other way. Every JSON file has a `version` and is replaced as a whole. Readers limit its size and
-ignore keys that they do not know.
+The wrapper and the probe write to `$MWATCH_DIR`, the sidecar reads from it; only `decision.json`
+goes the other way. Every JSON file has a `version` and is replaced as a whole. Readers limit the
+size they accept and ignore unknown keys.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ NODE_FOLDER = "node"
 NODE_PROCESSES = "processes.json"
 NODE_GPUS = "gpus.json"
 UNWATCHED = "unwatched"
-"""Why the command runs without the wrapper; the second line is the restart policy of the pod."""
+"""A file with the reason why the command runs without the wrapper; its second line is the pod's
+restart policy."""
 RUNNING = "running"
-"""A named pipe that a command without the wrapper holds open for reading until it ends."""
+"""A named pipe that a command running without the wrapper keeps open until it exits."""
 
 TRAINS_ON = "the command has ended, and its training goes on"
-"""The reason of such an exit begins with it."""
+"""Prefix of the exit reason when the command ended but its training continues."""
 
 OBSERVE = "observe"
 ACT = "act"
@@ -58,12 +59,13 @@ def replace_file(
 ) -> None:
     """Replace `path` atomically. Raises OSError.
 
-    `is_synced`: safe for readers on other machines and after a crash. `mode`: regardless of the
-    umask. `temporary`: the name of the unfinished file, where two threads write the same path.
+    `is_synced`: fsync, so that readers on other machines see it and it survives a crash. `mode`:
+    permissions regardless of the umask. `temporary`: name of the unfinished file, needed if two
+    threads write the same path.
     """
     temporary = temporary or f"{path}.{os.getpid()}.tmp"
     try:
-        # No link is followed, and without a umask others still cannot write.
+        # O_NOFOLLOW: do not write through a link. 0o644: not writable by others even with umask 0.
         with os.fdopen(os.open(temporary, _REPLACEMENT, 0o644), "wb") as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
@@ -79,8 +81,8 @@ def replace_file(
 
 
 def make_folder(path: str) -> None:
-    """Make it unless it is there; the reader may be another user, whatever the umask of the
-    trainer. Raises OSError."""
+    """Create the folder unless it exists, readable by other users regardless of the trainer's
+    umask: the sidecar may be another user. Raises OSError."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path)
         os.chmod(path, 0o755)
@@ -93,7 +95,7 @@ def write_json(path: str, document: Mapping[str, Any]) -> None:
 
 
 def leave_unwatched(directory: str, why: str) -> None:
-    """Tell the sidecar why the command that this process becomes is not watched."""
+    """Record for the sidecar why the command that this process execs runs without the wrapper."""
     with contextlib.suppress(OSError):
         policy = os.environ.get("MWATCH_RESTART_POLICY", "")
         replace_file(os.path.join(directory, UNWATCHED), f"{why}\n{policy}\n".encode(), mode=0o644)
@@ -107,7 +109,7 @@ def leave_unwatched(directory: str, why: str) -> None:
 def read_bytes(path: str, limit: int = MAX_JSON_BYTES) -> bytes | None:
     """Return at most the first `limit` bytes; None if the file cannot be read.
 
-    A named pipe in its place does not block: it reads as an empty file.
+    If the path is a named pipe, reading does not block: it counts as an empty file.
     """
     try:
         with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What `mwatch-run` reports to its caller: one exit code, and lines on stderr.
+"""What `mwatch-run` reports to its caller: an exit code, and lines on stderr.
 
 Exit codes in act mode: 0 finished or stopped on request; 1-127 permanent; 128-255 worth a restart.
-Signal N is 128+N, so codes of our own are above 192.
+Signal N is 128+N, so mwatch's own codes are above 192.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ GIVE_UP = 93
 EARLY_EXIT = 200  # the command exited with 0 before its last iteration without a stop request
 UNKNOWN_CAUSE = 201  # the command failed, and nothing in its output rules out a restart
 NOT_AGREED = 202
-"""This wrapper could not start with the others: no choice, or a checkpoint not visible here."""
-FENCED = 203  # A newer attempt has started elsewhere
+"""This wrapper could not start with the others: no order arrived, or its checkpoint is not visible
+on this node."""
+FENCED = 203  # a newer attempt has started elsewhere
 RERUN = {16: 216, 17: 217}
-"""Megatron's rerun state machine: resume to disambiguate; failed result validation."""
+"""Exit codes of Megatron's rerun state machine: 16 resume to disambiguate; 17 failed validation."""
 SIGNAL_BASE = 128
 _MAX_CHARS = 2000
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build `mwatch-run` as one file: `python -m mwatch_trainer.zipapp_build mwatch-run.pyz`.
 
-The file runs in any image with Python 3.8 or newer. The same sources give the same bytes. The
-installed nvidia-ml-py (`pynvml.py`) is bundled with its licence.
+The file runs in any image with Python 3.8 or newer. The build is reproducible. The installed
+nvidia-ml-py (`pynvml.py`) is bundled with its licence.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _NVML = "pynvml.py"
 
 
 def build(target: str) -> None:
-    """Write the file. Raises OSError."""
+    """Write the .pyz file to `target`. Raises OSError."""
     contract.replace_file(target, content(), mode=0o755)
 
 
 def content() -> bytes:
-    """Return the file. Raises OSError."""
+    """Return the .pyz file's bytes. Raises OSError."""
     sources = sorted([*_sources(), (_NVML, _nvml())])
     file = io.BytesIO(_START)
     with zipfile.ZipFile(file, "a", zipfile.ZIP_DEFLATED) as archive:
@@ -65,7 +65,7 @@ def _nvml() -> str:
 
 
 def _licence(source: bytes) -> bytes:
-    """Return the comment at the head of the file."""
+    """Return the comment at the top of the file."""
     head = itertools.takewhile(lambda line: line.startswith(b"#"), source.splitlines())
     return b"\n".join(line.lstrip(b"#").strip() for line in head) + b"\n"
 

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a job before it starts; each looks at a `Workload` and reads nothing else."""
+"""Checks of a job, each a pure function of its manifest or, while it runs, its live state."""

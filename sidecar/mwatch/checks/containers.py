@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Containers, references and storage of a manifest: names, probes, variables, save folder."""
+"""Checks of containers, references and storage: names, probes, variables, save folder."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from mwatch.model.checks import Check, CheckHit, CheckLevel, Replica, Workload
 _OPERATOR = re.compile(
     r"MASTER_ADDR|MASTER_PORT|WORLD_SIZE|RANK|PYTHONUNBUFFERED|PET_\w+|JOB_COMPLETION_INDEX"
 )
-"""Added to a container by the operator, or the controller of Jobs, behind the user's own."""
+"""Variables that the operator, or the controller of Jobs, adds after the user's own."""
 _SERVICE = re.compile(r"[A-Z0-9_]+_(?:SERVICE_(?:HOST|PORT\w*)|PORT(?:_\w+)?)")
-"""Set for each Service of the namespace, before all others."""
+"""Variables that Kubernetes sets for each Service of the namespace, before all others."""
 _REFERENCE = re.compile(r"(?<!\$)\$\((\w+)\)", re.ASCII)
 _SELECTORS = (
     ("Service", ("spec", "selector")),
@@ -74,7 +74,7 @@ def _readiness(workload: Workload) -> Iterator[CheckHit]:
 
 
 def _keeps_names(workload: Workload) -> bool:
-    """DNS names of pods that are not ready too, as the Service of a JobSet does by default."""
+    """Whether unready pods keep their DNS names, as the Service of a JobSet allows by default."""
     if workload.kind in ("JobSet", "TrainJob"):
         return at(workload.spec, "network", "publishNotReadyAddresses") is not False
     services = (each.content for each in workload.others if each.kind == "Service")
@@ -114,7 +114,7 @@ def _rendezvous(workload: Workload) -> Iterator[CheckHit]:
 def _undefined(workload: Workload) -> Iterator[CheckHit]:
     for each in training(workload):
         if (each.container or {}).get("envFrom"):
-            continue  # what is in there is not in this file
+            continue  # the variables of envFrom are not in this file
         names = [str(one.get("name")) for one in named((each.container or {}).get("env"))]
         for index, variable in enumerate(named((each.container or {}).get("env"))):
             for name in _references(str(variable.get("value", ""))):
@@ -184,7 +184,7 @@ def _volume(workload: Workload) -> Iterator[CheckHit]:
 
 
 def _is_each_pods_own(workload: Workload, replica: Replica, path: str) -> bool:
-    """A claim template of a StatefulSet with several pods."""
+    """Whether the path is on a claim template of a StatefulSet with several pods."""
     mount = mount_of(replica, path) or {}
     claims = named(workload.spec.get("volumeClaimTemplates"))
     names = [(each.get("metadata") or {}).get("name") for each in claims]
@@ -192,7 +192,7 @@ def _is_each_pods_own(workload: Workload, replica: Replica, path: str) -> bool:
 
 
 def _autoresume(workload: Workload) -> Iterator[CheckHit]:
-    """Off by default in Composer, whatever its log says."""
+    """Composer does not resume by default, whatever its log says."""
     for each in training(workload)[:1]:
         text = " ".join((*each.words, *each.scripts))
         if any(name in text for name in _COMPOSER) and each.text("autoresume") != "true":

@@ -21,7 +21,7 @@ _ORDER = (CheckLevel.ERROR, CheckLevel.WARNING, CheckLevel.INFO)
 
 
 def look(workload: Workload, checks: tuple[Check, ...] = ALL) -> list[Problem]:
-    """Run the checks, worst problems first; a problem of several pods is listed once."""
+    """Run the checks; worst problems first, and a problem shared by several pods only once."""
     found: dict[tuple[str, str], Problem] = {}
     for check in checks:
         for seen in check.look(workload):

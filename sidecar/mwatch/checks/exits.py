@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How training ends and starts again: exit codes, signals, restart policies.
+"""Checks of how training ends and restarts: exit codes, signals, restart policies.
 
-Shell scripts are read without running them: loops, functions, conditions and here-documents count
-as plain statements, so a hit is a reason to look, and no hit is not a proof.
+Shell scripts are analysed without running them. Loops, functions, conditions and here-documents are
+read as plain statements, so a hit is a reason to look, and no hit proves nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mwatch.model.checks import Check, CheckHit, CheckLevel, Path, Replica, Work
 _MAX = 200_000
 _JOINTS = frozenset({";", "&&", "||", "|", "&", "|&", "\n"})
 _HEREDOC = re.compile(r"<<-?\s*(['\"]?)(\w+)\1[^\n]*\n.*?\n\s*\2(?=\n|\Z)", re.S)
-_REDIRECTION = re.compile(r"\d*[<>]&[\d-]+|&>>?")  # ampersands that do not join commands
+_REDIRECTION = re.compile(r"\d*[<>]&[\d-]+|&>>?")  # ampersands that are not separators of commands
 _LAUNCHER = re.compile(
     r"(?:^|[\s/\"'])(?:torchrun|torch\.distributed\.(?:run|launch)|composer|deepspeed|ft_launcher"
     r"|accelerate|llmfoundry|\S*pretrain_\w+\.py|mwatch_gpt)(?=[\s\"']|$)"
@@ -44,7 +44,7 @@ _MODE = "mwatch.dev/mode"
 
 class ShellStatement(NamedTuple):
     words: tuple[str, ...]
-    joint: str  # what follows it: `;`, `&&`, `||`, `|`, `&`, or nothing
+    joint: str  # separator after it: `;`, `&&`, `||`, `|`, `&`, or empty
 
     @property
     def text(self) -> str:
@@ -52,7 +52,7 @@ class ShellStatement(NamedTuple):
 
     @property
     def launches(self) -> bool:
-        """Starts training, or a script that may."""
+        """Whether it starts training, or a script that may start it."""
         if not self.words or self.words[0] in ("echo", "export", "which", "command"):
             return False
         first = self.words[1:] if self.words[0] == "exec" else self.words
@@ -111,7 +111,7 @@ def _masked(workload: Workload) -> Iterator[CheckHit]:
 
 
 def _opened(statement: ShellStatement) -> int:
-    """Count the conditions, loops and functions it begins, less those it ends."""
+    """Number of conditions, loops and functions that it begins, minus those that it ends."""
     words = list(statement.words)
     braces = sum(each == "{" or each.endswith("(){") for each in words) - words.count("}")
     while len(words) > 1 and words[0] in _BEFORE:
@@ -128,7 +128,7 @@ def _after(
     *,
     is_inner: bool,
 ) -> Iterator[CheckHit]:
-    """`is_inner`: in a function or a condition, so the next statement need not run next."""
+    """`is_inner`: inside a function or condition, so the next statement may not run next."""
     if launch.joint in ("|", "|&") and not has_pipefail(script):
         sink = rest[0].words[0] if rest else "another command"
         yield CheckHit(
@@ -149,7 +149,7 @@ def _after(
 
 
 def _keeps_code(rest: list[ShellStatement]) -> bool:
-    """The code is stored and returned, or training is started again."""
+    """Whether the exit code is stored and returned, or training is started again."""
     text = " ".join(each.text for each in rest)
     return "$?" in text or any(each.words[0] == "exec" or each.launches for each in rest)
 
@@ -163,7 +163,7 @@ def _first_process(workload: Workload) -> Iterator[CheckHit]:
             continue
         gives_way = base_name(each.words[0]) == "bash" and each.words[1] == "-c" and _is_plain(each)
         if gives_way and len(found) == 1:
-            continue  # bash becomes a command that is alone
+            continue  # bash replaces itself with a single command
         how = "may stay process 1 (bash before 5.1 does)" if gives_way else "is process 1"
         yield CheckHit(
             (*each.container_path, "command"),
@@ -174,7 +174,8 @@ def _first_process(workload: Workload) -> Iterator[CheckHit]:
 
 
 def _is_plain(replica: Replica) -> bool:
-    """The last statement is one command and not a shell, without pipes, redirections or tests."""
+    """Whether the last statement is one command other than a shell, without pipes, redirections or
+    tests."""
     text = replica.scripts[0] if replica.scripts else ""
     last = statements(text)[-1:]
     if not last or last[0].joint not in ("", ";") or last[0].words[0] in _KEYWORDS:
@@ -289,7 +290,7 @@ def _gang(workload: Workload) -> Iterator[CheckHit]:
         return
     policy = mapping(workload.spec.get("failurePolicy"))
     if policy.get("restartStrategy") == "InPlaceRestart":
-        return  # the pods restart themselves, all at once
+        return  # the pods restart themselves, all together
     alone = [each for each in training(workload) if _retries_alone(workload, each)]
     for each in alone:
         yield CheckHit(

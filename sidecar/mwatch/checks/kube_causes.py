@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What Kubernetes did to a job, as opposed to a crash: such causes spend no restart budget.
+"""Causes outside the trainer: what Kubernetes or a person did to a job. They use no restart budget.
 
-The facts are pods, Events and nodes as the API server has them. Events are kept for an hour only. A
-pod was deleted by a person unless something else left a trace: mwatch knows its own deletions;
-scheduler, drain, taints and a lost node leave a condition; the controller of the job reports it in
-an Event, ends or suspends the job, or removes what crashed. One such trace explains the whole gang.
+The facts are pods, Events and nodes as the API server has them; it keeps Events for only an hour. A
+deleted pod counts as deleted by a person unless there is a trace of another cause. mwatch knows its
+own deletions. Scheduler, drain, taints and a lost node leave a condition. The job's controller
+reports the deletion in an Event, ends or suspends the job, or removes failed pods. One such trace
+explains the whole gang.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mwatch.model.phase import JobPhase
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _BY_CONTROLLER = frozenset({"SuccessfulDelete", "SuccessfulDeletePod"})
 UNSCHEDULED_SECONDS = 30.0
-"""A pod that a scheduler has just seen may find its place at the next look."""
+"""Grace time: the scheduler may place a new pod on its next attempt."""
 EVENT_SECONDS = 600.0
 _IMAGE = frozenset(
     {
@@ -40,7 +41,7 @@ _MAX_NAMES = 3
 
 
 def leaving(facts: KubeFacts) -> list[KubePod]:
-    """Return pods that are being deleted or gone, as they were when first seen so."""
+    """Return pods that are being deleted or gone, as they were when that was first observed."""
     found = {pod.uid: pod for pod in facts.pods if pod.is_deleting}
     found.update({pod.uid: pod for pod in facts.left})
     return list(found.values())
@@ -59,7 +60,7 @@ def _is_by_its_controller(going: list[KubePod], facts: KubeFacts) -> bool:
     if facts.wants_no_pods:
         return True
     if any(pod.phase == "Failed" for pod in going):
-        return True  # it was over before it was deleted
+        return True  # it had failed before it was deleted
     if any(pod.phase == "Failed" and not pod.is_deleting for pod in facts.pods):
         return True
     events = [each for each in facts.events if each.reason in _BY_CONTROLLER]
@@ -67,7 +68,7 @@ def _is_by_its_controller(going: list[KubePod], facts: KubeFacts) -> bool:
 
 
 def _names(event: KubeEvent, pod: KubePod) -> bool:
-    """This very pod, and not an earlier one of that name."""
+    """Whether the Event names this pod, and not an earlier pod of the same name."""
     is_later = event.at is None or pod.created_at is None or event.at >= pod.created_at
     return is_later and pod.name in event.text.replace(",", " ").split()
 
@@ -77,7 +78,7 @@ def by_name(facts: KubeFacts) -> Mapping[str, KubeNode] | None:
 
 
 def on_lost_node(pod: KubePod, nodes: Mapping[str, KubeNode] | None) -> bool:
-    """If nodes cannot be read, a pod evicted by a taint counts as lost."""
+    """Whether its node is lost. If nodes cannot be read, a taint eviction counts as lost."""
     if nodes is None:
         by_taint = pod.disruption is not None and pod.disruption.reason == "DeletionByTaintManager"
         return by_taint or pod.reason == "NodeLost"
@@ -88,12 +89,12 @@ def on_lost_node(pod: KubePod, nodes: Mapping[str, KubeNode] | None) -> bool:
 
 
 def kube_causes(facts: KubeFacts) -> list[Finding]:
-    """Most telling first; a crash gives none."""
+    """Findings, the most specific cause first; none for a crash."""
     return [found for cause in ALL if (found := cause(facts)) is not None]
 
 
 def kube_phase(facts: KubeFacts) -> JobPhase | None:
-    """Return the phases that only Kubernetes knows; None: pods run, or there is nothing to run."""
+    """Return a phase that only Kubernetes reports; None: pods run, or there is nothing to run."""
     job = facts.job
     if job is None or job.finished or job.is_deleting:
         return None
@@ -125,7 +126,7 @@ def suspended(facts: KubeFacts) -> Finding | None:
     if job is None or job.is_deleting or not job.is_suspended or job.finished:
         return None
     if job.queue and _is_waiting(facts.workload):
-        return None  # it waits in its queue: a phase, not a cause
+        return None  # waiting in a queue is a phase, not a cause
     return _found(Cause.SUSPENDED, f"{facts.name} is suspended")
 
 
@@ -177,7 +178,7 @@ def image(facts: KubeFacts) -> Finding | None:
 
 
 def no_shell(facts: KubeFacts) -> Finding | None:
-    """The command that `inject` writes begins with a shell, and this image has none."""
+    """The command that `inject` writes starts with a shell, and the image has none."""
     pods = [pod for pod in facts.pods if not pod.is_deleting and _lacks_shell(pod)]
     if not pods:
         return None
@@ -194,7 +195,7 @@ def _lacks_shell(pod: KubePod) -> bool:
 
 
 def unwatched(facts: KubeFacts) -> Finding | None:
-    """The trainer runs, and mwatch's own container cannot start."""
+    """The trainer runs, but mwatch's own container cannot start."""
     pods = [pod for pod in facts.pods if pod.trains_alone and not pod.is_deleting]
     if not pods:
         return None
@@ -269,7 +270,7 @@ def _events(facts: KubeFacts, reasons: Iterable[str], kind: str | None) -> list[
 
 
 def _is_about(event: KubeEvent, waits: dict[str, KubePod]) -> bool:
-    """A mount that failed and then succeeded is history: only a waiting pod counts."""
+    """Whether it concerns a waiting pod; a mount that failed and then succeeded is ignored."""
     if event.about_kind == "Pod":
         pod = waits.get(event.about_name)
         return pod is not None and event.about_uid in ("", pod.uid)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a running job: its manifest as the API server has it, cluster, volume and progress.
 
-Each check reports a problem, reports none, or says why it could not look. A sidecar reports sizes
-and names of files; their content is not read.
+Each check reports problems, reports none, or reports why it was not possible. A sidecar reports
+only sizes and names of files, not their content.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from mwatch.model.observation import StoredCheckpoint
 from mwatch.model.snapshot.pod import DataFile, Mount
 
 _TRAIN, _OTHERS = "--train-data-path", ("--valid-data-path", "--test-data-path")
-_PER_PARAMETER = 14  # bytes in a checkpoint with its optimizer
+_PER_PARAMETER = 14  # bytes in a checkpoint that includes the optimizer
 _VOCABULARY = 50257
 _OWN = frozenset({"overlay", "tmpfs", "ramfs", "rootfs"})
-"""File systems that die with the container or the pod."""
+"""File systems that are lost with the container or the pod."""
 _OVERDUE = 2.0
 _MIN_OVERDUE_SECONDS = 600.0
 _NO_SIDECAR = "no sidecar reports the volume; use mwatch inject"
@@ -48,7 +48,7 @@ _OF_A_CRD = ("PyTorchJob", "JobSet", "TrainJob")
 _LATE = 3.0
 _LEAST_SECONDS = 60.0
 _BY_ARGUMENTS = frozenset({"world-size", "batch", "heads", "layers", "save-load", "save-volume"})
-_DROPPED = frozenset({"misplaced-policy"})  # checks of fields that the API server does not keep
+_DROPPED = frozenset({"misplaced-policy"})  # checks of fields that the API server drops
 _GONE = "the API server keeps nothing of it; give the file: mwatch diagnose -f FILE"
 _HIDDEN = "the trainer's arguments stand neither in the manifest nor in what it printed"
 
@@ -61,7 +61,7 @@ def _hit(what: str, fix: str, level: CheckLevel | None = None) -> CheckHit:
 
 
 def _data_files(running: Running) -> Hits:
-    """Train, validation and test must not share files, and each needs its index."""
+    """Training, validation and test must not share data files, and each file needs its index."""
     found = list(_shared(running))
     files = _files(running)
     if files is None and _TRAIN not in running.lists:
@@ -88,7 +88,7 @@ def _shared(running: Running) -> Iterator[CheckHit]:
 
 
 def _prefixes(words: tuple[str, ...]) -> list[str]:
-    """Drop the weights of the data sets."""
+    """The path prefixes, without the weights of the data sets."""
     return [each for each in words if not _is_number(each)]
 
 
@@ -205,7 +205,7 @@ def _overdue(running: Running, newest: StoredCheckpoint) -> list[CheckHit]:
 
 
 def _running_save_load(running: Running) -> Hits:
-    """As it really runs: a script may add arguments that the manifest does not show."""
+    """Check the arguments of the running trainer; a script may add some to the manifest's."""
     given = running.arguments
     if not given:
         return NotChecked(running.why(LOGS, "the arguments of the trainer are unknown"))
@@ -222,7 +222,7 @@ def _running_save_load(running: Running) -> Hits:
 
 
 def _sidecar_kept(running: Running) -> Hits:
-    """A CRD that does not know restartPolicy drops it, and the sidecar blocks the pod."""
+    """A CRD whose schema lacks restartPolicy drops it, and a native sidecar then blocks the pod."""
     pruned = [each.name for each in running.workload.replicas if _is_pruned(each)]
     if pruned:
         what = f"{', '.join(pruned)}: the sidecar is an init container that never ends, and the pod"
@@ -333,7 +333,7 @@ def _rendezvous(running: Running) -> Hits:
 
 
 def _last_rank(running: Running) -> Hits:
-    """Iteration lines are printed by the last rank, which need not be in the last pod."""
+    """Check that the last rank, which may be in any pod, still prints iteration lines."""
     reported, job = running.progress, running.facts.job
     if job is None or job.finished:
         return []
@@ -343,7 +343,7 @@ def _last_rank(running: Running) -> Hits:
         return NotChecked(running.why(LOGS, "no log could be read"))
     if reported.line_at is None:
         if reported.iteration is not None:
-            return []  # the probe counts, whatever is printed
+            return []  # the probe reports iterations, whatever is printed
         missing = len(running.facts.pods) - reported.read_pods
         if missing > 0:
             return NotChecked(

@@ -47,7 +47,7 @@ def gpus(replica: Replica) -> int | None:
 
 
 def requested(replica: Replica, resource: str) -> int | None:
-    """None if it is not requested, or not as a plain number."""
+    """The requested amount; None if not requested, or not as a plain number."""
     for where in ("limits", "requests"):
         text = str(at(replica.container, "resources", where, resource))
         if text.isascii() and text.isdigit():
@@ -56,7 +56,7 @@ def requested(replica: Replica, resource: str) -> int | None:
 
 
 def mount_of(replica: Replica, path: str) -> Tree | None:
-    """Return the deepest mount that holds a path."""
+    """Return the deepest mount that contains a path."""
     mounts = named((replica.container or {}).get("volumeMounts"))
     points = [(str(each.get("mountPath", "")).rstrip("/"), each) for each in mounts]
     held = [found for found in points if found[0] and f"{path}/".startswith(f"{found[0]}/")]

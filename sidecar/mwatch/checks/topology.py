@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of how the ranks are laid out and reach each other: parallel sizes, network, rendezvous.
+"""Checks of the rank layout and of how ranks reach each other: parallel sizes, network, rendezvous.
 
-Sizes that do not divide end the job in its first minute, on every GPU: DP = world / (TP x PP x CP);
-experts divide inside DP and do not matter here.
+DP = world / (TP x PP x CP). Sizes that do not divide fail the job in its first minute, on every
+GPU. Expert parallelism divides DP and does not matter here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNEVEN = (
     "--pipeline-model-parallel-layout",
     "--encoder-num-layers",
 )
-"""With one of these the stages need not be equal."""
+"""With one of these flags, pipeline stages may have different numbers of layers."""
 _RAMP = "--rampup-batch-size"
 
 
@@ -43,7 +43,7 @@ class JobParallelism(NamedTuple):
     tensor: int
     pipeline: int
     context: int
-    world: int | None  # none: pods or GPUs are not numbers in the text
+    world: int | None  # None: pods or GPUs are not plain numbers in the manifest
 
     @property
     def model(self) -> int:
@@ -59,7 +59,7 @@ class JobParallelism(NamedTuple):
 
 
 def shape_of(workload: Workload) -> JobParallelism | None:
-    """None if no argument of Megatron is in the manifest."""
+    """None if the manifest has no Megatron arguments, or a parallel size is unknown."""
     replicas = training(workload)
     first = next((each for each in replicas if has_arguments(each)), None)
     if first is None:
@@ -67,7 +67,7 @@ def shape_of(workload: Workload) -> JobParallelism | None:
     flags = ("tensor-model-parallel", "pipeline-model-parallel", "context-parallel")
     sizes = [_size(first, f"--{name}-size") for name in flags]
     if None in sizes:
-        return None  # an argument that only the shell knows
+        return None  # a size that is known only to the shell
     tensor, pipeline, context = (size or 1 for size in sizes)
     return JobParallelism(first, tensor, pipeline, context, _world(workload, replicas))
 
@@ -87,7 +87,7 @@ def _world(workload: Workload, replicas: list[Replica]) -> int | None:
 
 
 def _ranks(workload: Workload, replica: Replica) -> int | None:
-    """Return the ranks of one pod: the flag of the launcher, the field of the operator, or the
+    """Return the ranks of one pod: from the launcher's flag, the operator's field, or the number of
     GPUs."""
     if any(each in replica.arguments for each in NPROC):
         return replica.number(*NPROC) or gpus(replica)
@@ -180,7 +180,7 @@ def _is_aws(replica: Replica) -> bool:
 
 
 def instance_type(replica: Replica) -> str | None:
-    """Return the only type the pods may run on, without the `ml.` of HyperPod; None: any."""
+    """Return the only instance type the pods may use, without the `ml.` of HyperPod; None: any."""
     found = at(replica.pod, "nodeSelector", _TYPE_LABEL)
     return str(found).removeprefix("ml.") if found else next(_by_affinity(replica), None)
 

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Weigh what the rules found in a log against what the log reads like.
+"""Weigh what the rules found in a log against the classifier's scores.
 
-Both are often right where the other is not. How much each counts was learnt from logs on which
-neither had been worked: a log-linear model over a few features, such as which detector found it,
-and how the words score. Causes and actions are weighed in the same way.
+Each is often right where the other is not. Their weights were learnt from logs on which neither had
+been developed, with a log-linear model over a few features such as the detector that found the
+cause and the classifier's scores. Causes and actions are weighed in the same way.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
 
 _MOST_CAUSES = 5
-"""Of those that the words prefer."""
+"""Number of causes considered, best classifier score first."""
 _UNREAD = -1.5
-"""The score of a cause that the classifier does not know."""
+"""Score of a cause that the classifier does not know."""
 _Label = TypeVar("_Label", Cause, Action)
 
 
 class RulesFound(NamedTuple):
-    """`source`: the detector, with `?` for a guess and `+` for an entry of the catalogue;
-    `others`: detectors with their causes, of all findings."""
+    """What the rules concluded.
+
+    `source`: the detector, with `?` for a guess and `+` for an entry of the catalogue; `others`:
+    detector and cause of every finding.
+    """
 
     cause: Cause
     action: Action
@@ -36,9 +39,12 @@ class RulesFound(NamedTuple):
 
 
 class Weighed(NamedTuple):
-    """`share`, `of_rules`: how probable the cause is, and that of the rules, of a total of 1;
-    `stops`: by how much `stop` leads over the action of the rules, of 1; `over_nothing`: by how
-    much the action leads over doing nothing."""
+    """The weighed cause and action.
+
+    `share`, `of_rules`: probability of the cause, and of the cause that the rules found; `stops`:
+    lead of `stop` over the action of the rules, at most 1; `over_nothing`: lead of the action over
+    no action, at most 1.
+    """
 
     cause: Cause
     action: Action
@@ -54,7 +60,7 @@ def candidates(rules: RulesFound, scores: Scores) -> list[Cause]:
 
 
 def of_cause(rules: RulesFound, scores: Scores, cause: Cause) -> dict[str, float]:
-    """The features of a cause."""
+    """Return the features of a cause."""
     score, most = scores.causes.get(cause, _UNREAD), max(scores.causes.values())
     found = {
         "score": score,
@@ -75,7 +81,7 @@ def of_cause(rules: RulesFound, scores: Scores, cause: Cause) -> dict[str, float
 
 
 def of_action(rules: RulesFound, scores: Scores, cause: Cause, action: Action) -> dict[str, float]:
-    """The features of an action, for a log of this cause."""
+    """Return the features of an action, for a log with this cause."""
     score, most = scores.actions[action], max(scores.actions.values())
     found = {
         f"score {action}": score,
@@ -98,7 +104,7 @@ class Arbiter:
     def weigh(
         self, rules: RulesFound, scores: Scores, actions: Mapping[Cause, Collection[Action]]
     ) -> Weighed:
-        """`actions`: for causes of which only some may be right, these."""
+        """Weigh causes, then actions. `actions`: allowed actions, for causes that restrict them."""
         those = candidates(rules, scores)
         shares = _shares({each: self._sum(of_cause(rules, scores, each)) for each in those})
         cause = max(those, key=shares.__getitem__)
@@ -114,7 +120,7 @@ class Arbiter:
 
 
 def _lead(sums: Mapping[Action, float], action: Action, over: Action) -> float:
-    """Of the two alone."""
+    """Return the lead of one action over another, considering only these two."""
     both = _shares({each: sums[each] for each in {action, over}})
     return 2 * both[action] - 1
 

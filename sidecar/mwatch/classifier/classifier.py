@@ -1,14 +1,15 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which cause and which action a log reads like: a linear model over the words of its lines.
+"""Classify the cause of a log and the action to take, with a linear model over the words of a log.
 
 `make classifier` trains it on the logs of `tests/public` and writes `weights.bin`. A feature is a
-word, a part of one (`CamelCase`, `with_parts`) or two words in a row, once more if they stand in
-one of the last lines, and once more in the first line of an error. It counts once, however often
-it occurs; numbers and capitals do not count, and of lines that differ only in numbers one is read.
-Of lines and bars of progress only the course of their numbers counts (`numbers.shapes`), and twice.
-The score of a label is the sum of the weights of the features that the model knows, over the length
-of their vector: positive if the log reads like it, and the label with the highest score wins.
+word, a part of one (`CamelCase`, `with_parts`) or two words in a row. Words in one of the last
+lines are an additional feature, and so are words in the first line with an error. A feature counts
+once, however often it occurs. Numbers and case are ignored, and of lines that differ only in
+numbers only one is read. Progress lines and bars contribute only the course of their numbers
+(`numbers.shapes`), with twice the weight. The score of a label is the sum of the weights of the
+known features divided by the length of their vector. It is positive if the log resembles those of
+the label, and the label with the highest score wins.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from mwatch.model.decision import Action
 
 MOST_LINES = 400
 _MOST_CHARACTERS = 600
-"""Of a line."""
+"""Characters read of a line."""
 TWICE = 2
-"""How much the course of a number counts beside a word."""
+"""Weight of the course of a number relative to a word."""
 _LAST = 10
-"""Lines whose words count once more."""
+"""Number of last lines whose words are an additional feature."""
 _HEXADECIMAL = re.compile(r"\b0x[0-9a-fA-F]+")
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"[^\W\d]+")
@@ -54,47 +55,47 @@ TROUBLE = re.compile(
     r"|not (?:found|supported|available|initialized)|unsupported|deprecated|signal|SIGTERM|SIGKILL",
     re.I,
 )
-"""Words of a line that says more than that the run goes on."""
+"""Words of a line that reports more than progress."""
 STEPS = 127
 _SIGNED = (byte if byte <= STEPS else byte - 256 for byte in range(256))
 _WEIGHTS = tuple(step * abs(step) / STEPS**2 for step in _SIGNED)
-"""Of each byte: it is the signed root of a weight, so that small weights are kept apart."""
+"""The weight for each byte; a byte is the signed root of a weight, to resolve small weights."""
 
 
 class Weights(msgspec.Struct):
-    """As stored: compressed MessagePack."""
+    """The model as stored, in compressed MessagePack."""
 
     cases: int
-    """How many logs it was trained on."""
+    """Number of logs that the model was trained on."""
     digest: str
-    """Of these logs."""
+    """Digest of these logs."""
     causes: list[Cause]
     actions: list[Action]
     biases: list[float]
-    """Of all labels: the causes, then the actions."""
+    """One for each label: the causes, then the actions."""
     scales: list[float]
     keys: bytes
     """A little-endian CRC-32 for each feature."""
     steps: bytes
-    """For each feature a signed byte for each label."""
+    """A signed byte per label for each feature."""
     arbiter: dict[str, float]
-    """What `arbiter.Arbiter` weighs by."""
+    """The weights of `arbiter.Arbiter`."""
 
 
 class Scores(NamedTuple):
-    """What a log reads like. `by_line`: what each line, by its index, adds for each cause."""
+    """Scores of a log. `by_line`: contribution of each line, by its index, to each cause."""
 
     causes: dict[Cause, float]
     actions: dict[Action, float]
     by_line: dict[int, dict[Cause, float]]
 
     def ranked(self, possible: Collection[Cause]) -> list[Cause]:
-        """Those of `possible` that the model knows, the best one first."""
+        """Return the causes of `possible` that the model knows, best first."""
         known = [cause for cause in self.causes if cause in possible]
         return sorted(known, key=self.causes.__getitem__, reverse=True)
 
     def line_for(self, cause: Cause, over: Cause) -> int:
-        """The index of the line that speaks most for `cause` where `over` is the alternative."""
+        """Return the index of the line that most favours `cause` over the alternative `over`."""
         return max(self.by_line, key=lambda line: self._difference(line, cause, over))
 
     def _difference(self, line: int, cause: Cause, over: Cause) -> float:
@@ -102,7 +103,7 @@ class Scores(NamedTuple):
 
 
 def features(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Features of each line that says something new, with the index of the line."""
+    """Yield the features of each line with new content, with the index of the line."""
     shown = [index for index, line in enumerate(lines) if line.strip()]
     last = set(shown[-_LAST:])
     seen: set[str] = set()
@@ -123,7 +124,7 @@ def features(lines: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
 
 
 def is_progress(line: str) -> bool:
-    """Whether a line says nothing but that the run goes on."""
+    """Whether a line reports only progress."""
     line = line[:_MOST_CHARACTERS]
     rest = _BAR.sub(" ", line)
     return _is_step(rest) or (rest != line and not TROUBLE.search(rest))
@@ -160,7 +161,7 @@ class Classifier:
         self.arbiter = weights.arbiter
 
     def read(self, lines: Sequence[str]) -> Scores | None:
-        """None: no line has a word that the model knows."""
+        """Score the lines; None if no line has a word that the model knows."""
         width = len(self._scales)
         total = [0.0] * width
         by_line: dict[int, dict[Cause, float]] = {}
@@ -188,7 +189,7 @@ class Classifier:
         return {self._rows.get(key_of(each), -1) for each in found} - {-1}
 
     def _sums(self, rows: Iterable[int]) -> list[float]:
-        """Of the weights of these features, for each label."""
+        """Return the sum of the weights of these features, for each label."""
         width = len(self._scales)
         sums = [0.0] * width
         for row in rows:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the numbers in a log do, as features for the classifier: a loss that falls, times that rise.
+"""Features for the classifier from the numbers in a log, such as a falling loss or rising times.
 
-Each number is taken by its name, in whatever form a program prints it. Detectors judge a run by its
-numbers exactly; here they only say which other logs this one is like.
+Numbers are identified by name, in any format that a program prints. Detectors judge the numbers of
+a run exactly; here they only show which other logs this log resembles.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from math import isfinite
 from statistics import median
 
 _MOST_CHARACTERS = 1200
-"""Of a line."""
+"""Characters read of a line."""
 _LONGEST_NAME = 28
 _VALUE = r"(-?\d[\d,.]{0,20}(?:e[+-]?\d{1,3})?|-?nan|-?inf(?:inity)?)\b"
 _NUMBER = re.compile(r"[\"']?\s{0,8}[:=|]{1,2}\s{0,8}(?:tensor\(|[\"'\[])?" + _VALUE, re.I)
@@ -33,7 +33,7 @@ _SERIES = (
     ("reward", re.compile(r"reward")),
     ("lr", re.compile(r"^\W*(?:lr|learning.rate)\W*$")),
 )
-"""The first one that fits the name of a number."""
+"""Kinds of numbers; the first pattern that matches a number's name decides."""
 _COUNT = re.compile(
     r"\b(?:iter(?:ation)?|(?:global[_ ])?steps?|num_updates|batch|it|epoch)\b"
     r"\W{0,8}(\d{1,9})(?: ?(?:/|of) {0,9}(\d{1,9}))?",
@@ -41,7 +41,7 @@ _COUNT = re.compile(
 )
 _BAR = re.compile(r"(\d{1,3})%\|[^|\n]{0,300}\|\s{0,4}([\d.]{1,12}k?)/[\d.]{1,12}k?")
 _SPEED = re.compile(r"<[^,\]\n]{1,20},\s{1,4}(\d{1,9}(?:\.\d{1,6})?) ?(s/it|it/s)")
-"""Of a bar."""
+"""Speed in a progress bar."""
 _LOADS = re.compile(
     r"\b(?:load|restor|resum|continu)\w*[^\n]{0,160}"
     r"\b(?:checkpoint|ckpt|global[_ ]step|step|iteration|weights|state)s?\b",
@@ -55,26 +55,26 @@ _STEP_TIME = re.compile(
     rf"\b(?:batch|step|iter(?:ation)?|elapsed)?[ _]?(?:time|batch \(t\)){_SECONDS}", re.I
 )
 _REDUCED = "reduced_train_loss"
-"""Of all stages of a pipeline: beside it NeMo prints that of this stage, which may have none."""
+"""NeMo's loss over all pipeline stages; it also prints that of the stage, which may have none."""
 _LEVELS = (0.3, 0.8, 0.98, 1.02, 1.2, 1.6, 3.0)
-"""Limits between how many times as large the last third of a series is as its first."""
-_PEAKS = (1.5, 3.0)  # times the larger of both
-_FEW = 3  # numbers that have a direction
-_FLAT, _EVEN = 0.001, 0.02  # share of the largest within which all lie
+"""Bucket limits for the ratio of the last third of a series to its first third."""
+_PEAKS = (1.5, 3.0)  # times the larger of the two
+_FEW = 3  # fewest numbers that show a trend
+_FLAT, _EVEN = 0.001, 0.02  # spread of all values as a share of the largest
 _ALWAYS, _HARDLY = 0.85, 0.15  # share of the steps that rise
 _LOSSES = ((8.0, "huge"), (4.0, "high"))
 _COURSES = ("loss", "grad", "time", "rate")
-"""Series whose course is looked at closely."""
+"""Series whose course is examined in detail."""
 _NEAR = 5  # values on each side of a load
 _SINCE_LOAD = (0.8, 0.98, 1.02, 1.1, 1.25, 1.6, 3.0)  # times as large as before
 _OVER_LEAST, _OF_MOST = (1.02, 1.2, 1.5, 2.5, 5.0), (0.2, 0.5, 0.8, 0.95)
 _STEPS_UP = (1.05, 1.3, 1.6, 2.5, 5.0)
-_BEFORE, _AFTER = 8, 3  # values beside a step
+_BEFORE, _AFTER = 8, 3  # values compared before and after a step
 _RUNS = (2, 4, 7)
-_SHARES = (0.1, 0.3, 0.5, 0.8, 1.2)  # of a step, that it waits for its data
+_SHARES = (0.1, 0.3, 0.5, 0.8, 1.2)  # share of a step spent waiting for data
 _SPANS = (3, 30, 300, 3000)  # iterations
-_STAYS = 0.02  # share of the largest loss within which all lie
-_A_FEW, _CLOSE = 10, 0.8  # iterations to which a count goes back, and share of where it was
+_STAYS = 0.02  # spread of all losses as a share of the largest
+_A_FEW, _CLOSE = 10, 0.8  # iteration a count goes back to, and as a share of the one before
 _TINY_LOSS, _HUGE_GRADIENT, _LEAST_SCALE = 0.01, 50.0, 1.0
 _SIZES = (1, 3, 8)
 _LINES_BELOW = (0, 3, 10)
@@ -82,11 +82,11 @@ _LINES = (8, 20, 50)
 _NEAR_THE_END, _AT_THE_BEGINNING = 0.97, 0.03  # share of the iterations
 
 _Series = dict[str, list[tuple[int, float]]]
-"""The numbers of each kind, with the index of their line."""
+"""The numbers of each kind, each with the index of its line."""
 
 
 def shapes(lines: Sequence[str]) -> set[str]:
-    """Features of all lines together, such as `n:loss:rises`."""
+    """Return the features of all lines together, such as `n:loss:rises`."""
     lines = [line[:_MOST_CHARACTERS] for line in lines]
     series = _series(lines)
     found = {f"n:{kind}:{each}" for kind, numbers in series.items() for each in _of(kind, numbers)}
@@ -109,7 +109,7 @@ def _series(lines: Iterable[str]) -> _Series:
             name = _NAME.search(line[begin : number.start()])
             kind = _kind(name[0].lower()) if name else None
             if name and kind and (kind not in in_line or _REDUCED in name[0]):
-                with suppress(ValueError):  # digits and dots that are no number
+                with suppress(ValueError):  # digits and dots that are not a number
                     in_line[kind] = float(number[1].rstrip(".,").replace(",", ""))
         for kind, value in in_line.items():
             series.setdefault(kind, []).append((index, value))
@@ -177,7 +177,7 @@ def _trend(kind: str, values: Sequence[float]) -> Iterator[str]:
 
 
 def _course(values: Sequence[float]) -> Iterator[str]:
-    """How the last values compare with the best and the worst before, and how they got there."""
+    """Yield how the last values compare with the extremes before, and how they got there."""
     pairs = [median(values[at : at + 2]) for at in range(len(values) - 1)]
     least, most = min(pairs), max(pairs)
     if least > 0:
@@ -200,7 +200,7 @@ def _course(values: Sequence[float]) -> Iterator[str]:
 
 
 def _runs(signs: Iterable[bool]) -> list[int]:
-    """How many in a row are true, up to each."""
+    """Return, for each position, how many signs in a row up to it are true."""
     runs = [0]
     for sign in signs:
         runs.append(runs[-1] + 1 if sign else 0)
@@ -258,7 +258,7 @@ def _how_far(before: int, after: int) -> str:
 
 
 def _since_load(lines: Sequence[str], series: _Series) -> Iterator[str]:
-    """How the values behind the load of a checkpoint compare with those above it."""
+    """Yield how the values after the load of a checkpoint compare with those before it."""
     loads = [index for index, line in enumerate(lines) if _LOADS.search(line)]
     for kind in (*_COURSES, "lr"):
         values = [each for each in series.get(kind, ()) if isfinite(each[1])]
@@ -275,7 +275,7 @@ def _since_load(lines: Sequence[str], series: _Series) -> Iterator[str]:
 
 
 def _of_data(lines: Iterable[str]) -> Iterator[str]:
-    """How much of each step waits for its data."""
+    """Yield the share of a step spent waiting for data."""
     times = ((_DATA_TIME.search(line), _STEP_TIME.search(line)) for line in lines)
     shares = [
         float(data[1]) / float(step[1]) for data, step in times if data and step and float(step[1])
@@ -302,5 +302,5 @@ def _of_bars(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _bucket(value: float, limits: Sequence[float]) -> str:
-    """The first limit that is no less than the value."""
+    """Return the name of the first limit that is not below the value."""
     return next((f"to {limit:g}" for limit in limits if value <= limit), f"over {limits[-1]:g}")

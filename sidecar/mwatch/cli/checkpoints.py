@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch checkpoints` lists those of a folder or a live job; `mwatch rollback` chooses one.
+"""`mwatch checkpoints` lists the checkpoints of a folder or job; `mwatch rollback` selects one.
 
-No tensors are read: a complete checkpoint has all its bytes, whether or not they are right.
+Tensors are not read: a complete checkpoint has all its bytes, but their values are not verified.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 """`mwatch completion SHELL`: the script that lets a shell complete commands and options.
 
 The script calls `mwatch` with `_MWATCH_COMPLETE` set, and Typer answers instead of the command.
-Typer's own two flags would write to the start-up files of the shell; a script on standard output is
-what kubectl and helm have.
+Typer's own two flags would change the start-up files of the shell; this command prints the script
+instead, like kubectl and helm.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch demo`: a small training on this machine, broken in several ways and recovered.
+"""`mwatch demo`: a small training run on this machine, with injected faults and recovery.
 
 Exit codes: 0 if training recovered from every fault and finished, else 1; 130 interrupted.
 """

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch diagnose`: one screen about a live job, a recorded run, or a manifest."""
+"""`mwatch diagnose`: a one-screen report on a live job, a recorded run, or a manifest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch doctor`: whether mwatch can do its work on this machine, in a cluster and for a job."""
+"""`mwatch doctor`: check whether mwatch can work on this machine, in a cluster and for a job."""
 
 from __future__ import annotations
 

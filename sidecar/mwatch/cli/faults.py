@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch faults`: lists the fault catalogue, explains one entry, or finds entries by a text.
+"""`mwatch faults`: list the fault catalogue, explain one entry, or search the entries.
 
 Exit codes: 0 done, 2 nothing found, bad catalogue file or bad usage.
 """

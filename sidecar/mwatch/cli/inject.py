@@ -178,7 +178,7 @@ def write_result(changed: Changed, out: Path | None, *, diff: bool, as_json: boo
     elif out is not None:
         write_file(out, changed.after)
     else:
-        # The user's own text, byte for byte: secrets stay.
+        # The user's own text, byte for byte: secrets in it are not scrubbed.
         sys.stdout.buffer.write(changed.after.encode("utf-8"))
         sys.stdout.buffer.flush()
 

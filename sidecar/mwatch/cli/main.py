@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The start of every command, and the one place where errors become exit codes.
+"""Entry point of every command, and the only place where errors are mapped to exit codes.
 
 Exit codes: 0 fine, 1 a finding, 2 usage or bad input, 3 not enough data or no cluster, 70 an error
 of mwatch itself, 130 interrupted; see docs/exit-codes.md.

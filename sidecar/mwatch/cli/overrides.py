@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The commands by which a person acts: `pause`, `resume`, `mode`, `restart` and `stop`."""
+"""Commands for operator overrides: `pause`, `resume`, `mode`, `restart` and `stop`."""
 
 from __future__ import annotations
 

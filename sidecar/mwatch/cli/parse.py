@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch parse`: a trainer's log as JSON lines."""
+"""`mwatch parse`: convert a trainer's log to JSON lines."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch plan`: how to lay a model out over a cluster, and what it will need.
+"""`mwatch plan`: plan the layout of a model on a cluster, and estimate its needs.
 
-The command has more flags than a signature can show, so they come in groups, each a NamedTuple
-with the heading as its docstring: one field, one flag, annotated as in any other command.
+The command has too many flags for one readable signature, so they are grouped. Each group is a
+NamedTuple with the heading of the group as its docstring; each field is one flag, annotated as in
+any other command.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The list of commands, and the program that Typer makes of them."""
+"""The list of commands, and the Typer program built from it."""
 
 from __future__ import annotations
 

@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch replay` and `mwatch report`: a recorded run as text, or as one HTML page.
 
-A run that mwatch watched has left its report, `story.json`. Both commands, and `mwatch diagnose`,
-read it, because the watcher saw more (processes, probes, its own actions) than a log holds. Logs
-are replayed if there is no such file, or if an option asks for another answer than the one given
-then.
+For a run that mwatch watched there is a report, `story.json`. Both commands, and `mwatch diagnose`,
+read it, because the watcher observed more (processes, probes, its own actions) than a log contains.
+Logs are replayed if there is no such file, or if an option requires a new evaluation.
 """
 
 from __future__ import annotations

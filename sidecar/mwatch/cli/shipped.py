@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch runbook` and `mwatch export`: the files that mwatch is installed with.
+"""`mwatch runbook` and `mwatch export`: show or export the files installed with mwatch.
 
 Exit codes: 0 done, 2 no such runbook, a file that would be overwritten, or a folder that cannot be
 written.

@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process of a sidecar, after its options have been parsed.
 
-typer and what it imports take 15 MiB, which a process that runs for months beside every pod does
-not need. So the command replaces itself by this module: the same process and pid, without typer.
-The settings of flags come through a pipe, because an address may hold a password and everybody can
-read a command line. The C library gives every thread memory of its own, which after weeks of pages
-and incidents is mostly holes: one arena for all (`MALLOC_ARENA_MAX`) saves 7 MiB.
+typer and its imports take 15 MiB, which a process that runs for months in every pod should not
+waste. So the command replaces itself with this module by `exec`: the same pid, without typer. The
+settings of the flags are passed through a pipe, because a URL may contain a password and every user
+can read a command line. The C library gives each thread its own heap arena, which is badly
+fragmented after weeks of pages and incidents; a single arena (`MALLOC_ARENA_MAX`) saves 7 MiB.
 
-In a pod of plain containers (`until_final`) the exit code of each container counts: a sidecar that
-fails would fail a pod whose training succeeded. There this process only starts the sidecar, again
-after each crash, and ends with 0 whatever happens.
+In a pod of plain containers (`until_final`) the exit code of each container counts: a failing
+sidecar would fail a pod whose training succeeded. There this process only starts the sidecar,
+restarts it after a crash, and always exits with 0.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main(pipe: int | None = None) -> int:
 
 def _is_child_to_watch(waits: Sequence[float]) -> bool:
     """Return True in each child, and False in this process when all is over."""
-    # Blocked, so that none is lost between a fork and a wait, nor ignored as by process 1.
+    # Blocked, so that no signal is lost between fork and wait, or ignored, as for process 1.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     parent, left = os.getpid(), [*waits]
     while True:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch status` and `mwatch top`: the watched jobs, one line each, once or live."""
+"""`mwatch status` and `mwatch top`: the watched jobs, one line each, printed once or live."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch ui`: shows runs of this machine, a job or a fleet in a browser.
+"""`mwatch ui`: show runs of this machine, a job or a fleet in a browser.
 
-Pages of a cluster are passed on from the controller, or from a sidecar if there is none.
+Pages of a cluster are proxied from the controller, or from a sidecar if there is no controller.
 """
 
 from __future__ import annotations

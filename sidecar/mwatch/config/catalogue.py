@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Load the fault catalogue: the packaged TOML files, then the user's own.
 
-A user's entry replaces the packaged one of the same id. An invalid entry is one line: `FILE: line
-LINE: entry 'id': what is wrong; the fix`.
+A user's entry replaces the packaged one of the same id. The error for an invalid entry is one line:
+`FILE: line LINE: entry 'id': what is wrong; the fix`.
 
 The regular expressions of the packaged files are not compiled here: compiling some 300 of them
-costs more than the rest of the start of `mwatch parse`, and `tests/contract/test_catalogue_data.py`
+takes longer than the rest of the start of `mwatch parse`. `tests/contract/test_catalogue_data.py`
 checks them with `patterns_too`.
 
-A pattern is compiled twice: by `re` for one line, and by a block scanner for whole buffers, which
-has no lookaround and no backreferences and needs a literal to be fast. A pattern that is too broad
-is found by the examples and the list of ordinary lines, not here.
+A pattern is compiled twice: by `re` for single lines, and by a block scanner for whole buffers. The
+scanner supports neither lookaround nor backreferences and needs a literal to be fast. This module
+does not detect patterns that are too broad; the examples and the list of ordinary lines do.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ _Table = msgspec.defstruct(
 
 _NO_FAULT = (Cause.HEALTHY, Cause.FINISHED, Cause.UNKNOWN, Cause.BLIND)
 
-LEAST_LITERAL = 6  # shorter literals are common in ordinary logs
+LEAST_LITERAL = 6  # in characters; shorter literals are common in ordinary logs
 
 _KINDS = {
     "(?=": "a lookaround",
@@ -161,7 +161,7 @@ def tables(text: str, file: str) -> list[Any]:
 
 
 def header_lines(text: str) -> Iterator[int]:
-    """The line of each `[[fault]]`; then 1 without end, for inline tables."""
+    """The line number of each `[[fault]]` header, then 1 forever, for inline tables."""
     line, position = 1, 0
     for header in _HEADER.finditer(text):
         line += text.count("\n", position, header.start())
@@ -172,7 +172,7 @@ def header_lines(text: str) -> Iterator[int]:
 
 
 def load(extra: Sequence[Path] = ()) -> tuple[CatalogueEntry, ...]:
-    """The packaged catalogue, overridden by the entries of `extra`. Raises InputError."""
+    """The packaged catalogue, with the entries of the files `extra` on top. Raises InputError."""
     entries: dict[str, CatalogueEntry] = {}
     for file, text in packaged_files():
         _add(entries, read(text, file))
@@ -183,16 +183,16 @@ def load(extra: Sequence[Path] = ()) -> tuple[CatalogueEntry, ...]:
 
 
 def with_grammar(extra: Sequence[Path] = ()) -> tuple[dict[str, CatalogueEntry], Grammar]:
-    """The entries by their ids, and the grammar that finds them in a log. Raises InputError."""
+    """The entries by id, and the grammar that finds them in a log. Raises InputError."""
     return _built(extra) if extra else _packaged()
 
 
 @contextmanager
 def compiled_meanwhile() -> Iterator[None]:
-    """Load the packaged catalogue, and compile its grammar in a thread beside the body.
+    """Load the packaged catalogue, and compile its grammar in a thread while the body runs.
 
-    Compiling does not hold the lock of the interpreter, so the imports of a command cost its start
-    no time on a second core. What is imported stays, so no garbage is collected meanwhile.
+    Compiling releases the GIL, so with a second core the imports of a command run in parallel and
+    do not delay its start. Garbage collection is off meanwhile, because imported objects stay.
     """
     gc.disable()
     try:
@@ -210,7 +210,7 @@ def compiled_meanwhile() -> Iterator[None]:
 
 @cache
 def _packaged() -> tuple[dict[str, CatalogueEntry], Grammar]:
-    """Loading takes a tenth of a second, and the result is the same for every run."""
+    """Cached: loading takes a tenth of a second, and the result is the same for every run."""
     return _built(())
 
 

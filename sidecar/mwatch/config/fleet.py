@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the controller may do to the jobs of a namespace: `mwatch controller --fleet FILE`.
 
-A TOML file with the values that differ; times of maintenance are UTC. A job's own policy
-(`model.settings`) must also allow an action. An unknown key is refused by name.
+The TOML file lists only the values that differ from the defaults; maintenance times are UTC. A
+job's own policy (`model.settings`) must also allow an action. An unknown key is an error that names
+the key.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ TimeOfDay = Annotated[
 
 
 class MaintenanceWindow(Struct, frozen=True, forbid_unknown_fields=True):
-    """Time in which a stall may be maintenance of storage or network: nothing is restarted."""
+    """Period in which storage or network maintenance may cause stalls: nothing is restarted."""
 
     begin: TimeOfDay = field(name="from")
-    end: TimeOfDay = field(name="to")  # not later than the begin: on the next day
+    end: TimeOfDay = field(name="to")  # on the next day unless later than `begin`
     days: Annotated[
         frozenset[Day], Meta(min_length=1, description=f"some of {', '.join(DAYS)}")
     ] = frozenset(DAYS)
@@ -59,21 +60,22 @@ def _minutes(time: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    acting: bool = True  # switch of this file; `mwatch pause --all` is the other
+    acting: bool = True  # `mwatch pause --all` also stops all actions
     max_restarts_at_once: Positive = 2
-    """Gangs restarted at the same time: a cluster that restarts everything recovers nothing."""
+    """Gangs restarted at the same time: if all restart at once, none of them recovers."""
     recovery_seconds: Seconds = 900.0
-    """How long a restarted job counts among these, unless it trains again before."""
+    """How long a restarted job counts towards that limit, unless it trains again earlier."""
     common_cause_seconds: Seconds = 120.0
-    """Jobs that stall within this time of each other may have a common cause."""
+    """Jobs that stall within this time of each other are suspected of a common cause."""
     common_cause_least: Positive = 2
     common_cause_share: Share = 0.3
-    """Minimum share of the jobs with the shared resource: two of fifty are chance."""
+    """Minimum share of the jobs on the shared resource that stall: two of fifty are chance."""
     common_cause_hold_seconds: Seconds = 1800.0
-    """A stall rarely recovers after this time: the jobs are then restarted, some at a time."""
+    """How long restarts wait for a common cause to pass. Later a stall rarely recovers, and the
+    jobs are restarted, some at a time."""
     switch_labels: Annotated[tuple[str, ...], Meta(description="a list of labels")] = (
         "topology.kubernetes.io/rack",
-        # NVIDIA's topograph, by the names of its releases.
+        # Labels of NVIDIA's topograph, whose names differ between its releases.
         "network.topology.nvidia.com/accelerator",
         "network.topology.nvidia.com/block",
         "network.topology.nvidia.com/leaf",
@@ -93,9 +95,9 @@ class FleetSettings:
     avoid_hours: Amount = 24.0
     in_place: bool = True
     rendezvous_wait_seconds: Seconds = 15.0
-    """After the last old process: how long a rendezvous remembers its members."""
+    """Wait after the last old process has ended: a rendezvous remembers its members this long."""
     evidence_seconds: Seconds = 20.0
-    max_view_age_seconds: Seconds = 30.0  # no action on a job whose view is older
+    max_view_age_seconds: Seconds = 30.0  # the controller does not act on older data about a job
     workers: Positive = 4
 
     def maintained(self, now: float) -> MaintenanceWindow | None:

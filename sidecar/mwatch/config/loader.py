@@ -3,8 +3,8 @@
 """Load settings into a dataclass from a TOML file, a variable or a flag, checked by msgspec.
 
 The types of the dataclass define what is valid: `msgspec.Meta` has the bounds, and its
-`description` is the expectation in messages. An unknown key is an error that names the nearest
-known one, so a typing error never becomes a silent default. An example of a message:
+`description` is the "expected ..." part of messages. An unknown key is an error that names the
+nearest known one, so a typo never becomes a silent default. An example of a message:
 
 `policy.toml: line 7: invalid value for act.stall_factor: expected a number from 1 to 1e6, got 0`
 """
@@ -36,7 +36,7 @@ _EXPECTED: dict[type, str] = {
     Path: "a path",
 }
 _MAX_DOTS = 64
-_FLAGS = {"yes": "true", "no": "false"}  # flags in manifests that msgspec does not read
+_FLAGS = {"yes": "true", "no": "false"}  # booleans of manifests that msgspec does not accept
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _HEADER = re.compile(r"\s*\[\[?([\w\s.\"'-]+)\]\]?\s*(?:#.*)?$")
 _KEY = re.compile(r"\s*([\w.\"'-]+)\s*=")
@@ -46,18 +46,18 @@ _INSIDE = re.compile(r" - at `\$(.*)`$")
 def load(
     file: Path, usual: T, *, check: str = "the path", aliases: Mapping[str, str] | None = None
 ) -> T:
-    """`usual` with the values of the file; raises InputError. `check` is the advice if the file
-    cannot be read."""
+    """`usual` with the values of the file; raises InputError. If the file cannot be read, the
+    message advises to check `check`."""
     return TomlSource(str(file), read_text(file, check), aliases=aliases or {}).applied(usual)
 
 
 def load_policy(file: Path | None) -> Settings:
-    """The thresholds of a policy file; None: the defaults."""
+    """The settings of a policy file; None: the defaults."""
     return Settings() if file is None else load(file, Settings(), check="the path of --policy")
 
 
 def parse(text: str, usual: T, origin: str) -> T:
-    """The same for a text; `origin` names it in messages."""
+    """`usual` with the values of a TOML text; `origin` names it in messages."""
     return TomlSource(origin, text).applied(usual)
 
 
@@ -78,11 +78,11 @@ def read_text(file: Path, check: str = "the path") -> str:
 
 def parse_toml(text: str, origin: str) -> dict[str, Any]:
     for number, each in enumerate(text.split("\n"), 1):
-        # The parser copies a key for each of its parts.
+        # The parser copies a dotted key once per part: quadratic time.
         if each.count(".") > _MAX_DOTS and max(map(_dots, each.split("="))) > _MAX_DOTS:
             raise InputError(f"{origin}: line {number}: a key of more than {_MAX_DOTS} parts")
     try:
-        return tomli.loads(text)  # as tomllib, but compiled: the catalogue in a third of the time
+        return tomli.loads(text)  # compiled tomllib: loads the catalogue in a third of the time
     except (ValueError, RecursionError) as error:
         problem = " ".join(str(error).split())[:200]
         place = _PLACE.search(problem)
@@ -96,8 +96,8 @@ def _dots(text: str) -> int:
 
 
 def checked(value: Any, hint: Any, name: str, *, strict: bool = True) -> Any:
-    """Convert `value` to the type `hint`; raises InputError. Not `strict`: a text may be a number
-    or a flag, as in a variable."""
+    """Convert `value` to the type `hint`; raises InputError. With `strict=False`, a string may be a
+    number or a boolean, as in an environment variable."""
     if hint is bool and isinstance(value, str) and not strict:
         value = _FLAGS.get(value.lower(), value)
     try:
@@ -116,21 +116,21 @@ class TomlSource:
     text: str
     strict: bool = True
     aliases: Mapping[str, str] = field(default_factory=dict)
-    """Keys of earlier releases at the top level, by their new names."""
+    """Top-level keys of earlier releases, each with its new name."""
 
     def applied(self, usual: T) -> T:
-        """`usual`, a dataclass, with the values of the text."""
+        """`usual`, a dataclass instance, with the values of the text."""
         return self.section(parse_toml(self.text, self.origin), usual, "")
 
     def values(self, kind: type[Any]) -> dict[str, Any]:
-        """The values of the text by field of the dataclass `kind`."""
+        """The values of the text, by field name of the dataclass `kind`."""
         return self._values(parse_toml(self.text, self.origin), kind, None, "")
 
     def section(self, tree: Mapping[str, Any], usual: T, path: str) -> T:
         values = self._values(tree, type(usual), usual, path)
         try:
             return replace(usual, **values)  # type: ignore[type-var]
-        except ValueError as error:  # fields that contradict each other
+        except ValueError as error:  # raised by __post_init__ if fields contradict each other
             raise InputError(f"{self._place(path[:-1])}: {path}{error}") from None
 
     def _values(self, tree: Mapping[str, Any], kind: Any, usual: Any, path: str) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class TomlSource:
         return found
 
     def _place(self, name: str) -> str:
-        """The file and the line of a key, or of the table around it."""
+        """The file and the line of a key; if the key is not found, of the table around it."""
         section, best = "", 0
         for number, line in enumerate(self.text.split("\n"), 1):
             if header := _HEADER.match(line):
@@ -209,7 +209,7 @@ def _parts(hint: Any) -> list[Any]:
 
 
 def _expected(hint: Any) -> str:
-    """The expectation as text; empty: only msgspec knows."""
+    """The expectation as text; empty: use the message of msgspec."""
     parts = _parts(hint)
     for part in parts:
         if isinstance(part, msgspec.Meta) and part.description:

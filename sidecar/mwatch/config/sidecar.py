@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of a sidecar: a TOML file, overridden by the environment, overridden by flags.
 
-All three have the same names: `port` in the file, MWATCH_PORT, --port; but some flags are named as
-in the other commands, such as --name for `run`. An unknown key of the file or an invalid value is
-refused by name. Other variables are ignored, and an empty one counts as not set, as manifests often
-have empty ones.
+All three use the same names: `port` in the file, MWATCH_PORT, --port. The exceptions are flags that
+are named as in the other commands, such as --name for `run`. An unknown key in the file or an
+invalid value is an error that names it. Other variables are ignored. An empty variable counts as
+not set, because manifests often contain empty ones.
 """
 
 from __future__ import annotations
@@ -38,27 +38,27 @@ Endpoint = Annotated[
 _REPLICA = re.compile(
     r"-(?:(?:master|worker|chief|launcher|ps|node|workers)-)?(?:\d+-)?\d+(?:-[a-z0-9]{5})?"
 )
-"""What operators append to a job's name: `-worker-3`, JobSet's `-node-0-3-x7k2p`."""
+"""Suffix of a pod's name, which operators append to the job's: `-worker-3`, `-node-0-3-x7k2p`."""
 
 
 @dataclass(frozen=True, slots=True)
 class SidecarSettings:
     dir: Path
     run: Name
-    pod: Name  # also the name of its stream
+    pod: Name  # also the name of its event stream
     pod_uid: Name | None = None
     namespace: Name | None = None
     node: Name | None = None
-    host: str = DEFAULT_HOST  # all addresses of IPv6 and IPv4; without IPv6, those of IPv4
+    host: str = DEFAULT_HOST  # all IPv6 and IPv4 addresses; only IPv4 if IPv6 is off
     port: Port = DEFAULT_PORT
     save: Path | None = None
     policy: Path | None = None
     evidence: Path | None = None
     token_file: Path | None = None
-    mode: Literal["observe", "act"] | None = None  # only reported: the controller acts
+    mode: Literal["observe", "act"] | None = None  # only reported; acting is up to the controller
     otlp_endpoint: Endpoint | None = None
-    tensorboard: Path | None = None  # event files of the trainer
-    tensorboard_notes: Path | None = None  # where mwatch writes its own
+    tensorboard: Path | None = None  # the trainer's event files
+    tensorboard_notes: Path | None = None  # folder for the event files that mwatch writes
     no_page: bool = False  # do not serve the page of the run at /
     json_logs: bool = False
     until_final: bool = False  # exit when the wrapper reports that no attempt follows in this pod
@@ -69,7 +69,7 @@ VARIABLES = {name: f"MWATCH_{name.upper()}" for name in _TYPES} | {
     "otlp_endpoint": "OTEL_EXPORTER_OTLP_ENDPOINT"
 }
 _FLAGS = {"run": "--name", "save": "--checkpoints", "json_logs": "--json"}
-"""Named as in the other commands; the file and the environment keep their own names."""
+"""Flags named as in the other commands; the file and the environment use the field names."""
 CONFIG_VARIABLE = "MWATCH_CONFIG"
 _JOB_VARIABLE = "MWATCH_JOB"
 
@@ -80,7 +80,7 @@ def resolve(
     *,
     hostname: Callable[[], str] = socket.gethostname,
 ) -> SidecarSettings:
-    """`flags` by field name, and `config`; None: not given. Raises InputError."""
+    """`flags`: values by field name, and `config`; None: not given. Raises InputError."""
     config = flags.get("config") or environ.get(CONFIG_VARIABLE) or None
     chosen: dict[str, Any] = {}
     if config is not None:
@@ -107,7 +107,7 @@ def _checked(name: str, value: Any, origin: str) -> Any:
 
 
 def run_of(pod: str) -> str:
-    """The job of a pod, by the way operators name pods."""
+    """The name of the job, derived from the pod's name as operators form it."""
     return re.sub(_REPLICA.pattern + "$", "", pod) or pod
 
 

@@ -3,8 +3,8 @@
 """`mwatch controller`: watches all jobs of a namespace that carry its label.
 
 One loop owns all engines. Once a second it takes the changes from the API server's watches and the
-answers of the sidecars, evaluates each job, and lets remediation act. An error about one job is
-logged, and the other jobs go on. A controller that does not lead does everything but act.
+answers of the sidecars, evaluates each job, and lets remediation act. An error in one job is logged
+and does not affect the others. A controller that does not lead does everything except act.
 
 The policies that jobs name (`mwatch.dev/policy`) are ConfigMaps with TOML, read by a thread. For a
 policy that is missing or invalid the default is used, with an Event on the job; while the API
@@ -209,7 +209,7 @@ class _Recalled(NamedTuple):
 
 
 class _Pods(NamedTuple):
-    """What follows from the pods of a job: made anew when one changes, not each second."""
+    """Values derived from the pods of a job, computed when a pod changes, not every second."""
 
     seen: tuple[PodSeen, ...]
     uids: list[str]
@@ -282,7 +282,7 @@ class Controller:
 
     @property
     def is_complete(self) -> bool:
-        """Ledger entry and policy of each job have been read."""
+        """Whether ledger entry and policy of each job have been read."""
         return not self._pending
 
     @property

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The history of each job for its page, kept over a restart of the controller.
+"""The history of each job for its page, which survives a restart of the controller.
 
-It lies in one ConfigMap beside the ledger, bounded like it: the reports of the jobs, each
-shortened; if they do not fit, the oldest are dropped. Nothing is decided by it: if it is lost or
-may not be read, only the page knows less. Only the leader writes it, at most once a minute; the
-loop makes one report a turn, and a thread does the rest.
+The shortened reports of the jobs are in one ConfigMap next to the ledger, bounded like it; if they
+do not fit, the oldest are dropped. No decision depends on them: if they are lost or may not be
+read, only the page shows less. Only the leader writes, at most once a minute; the loop makes one
+report a turn, and a thread does the rest.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from mwatch.report.run_report import RunReport
 NAME = "mwatch-history"
 MAX_BYTES = 800_000
 SAVE_SECONDS = 60.0
-"""Between two writes, and until a change is written."""
+"""The least time between two writes, and between two reports of a job that has changed."""
 _REST_SECONDS = 900.0
-"""Until the report of a job is written in which only the curves have grown."""
+"""The least time between two reports of a job if only its curves have grown."""
 _CLOSE_SECONDS = 3.0
 
 
@@ -80,7 +80,8 @@ class HistoryStore:
         return None if stored is None or stored.uid != uid else history.from_text(stored.report)
 
     def save(self, reports: Mapping[str, tuple[str, float, RunReport]]) -> bool:
-        """By key: UID, time and report. False: another writer was faster. KubeError."""
+        """`reports`: UID, time and report by job. False: another writer was faster. Raises
+        KubeError."""
         if self.is_refused:
             return True
         fresh = {}
@@ -117,7 +118,7 @@ class HistoryStore:
 
 
 def bounded(data: Mapping[str, str], most: int = MAX_BYTES) -> dict[str, str]:
-    """The newest that fit; what cannot be read is dropped."""
+    """The newest reports that fit; those that cannot be read are dropped."""
     known = {key: _Stored.read(line) for key, line in data.items()}
     newest = sorted(
         (key for key, stored in known.items() if stored is not None),
@@ -133,7 +134,7 @@ def bounded(data: Mapping[str, str], most: int = MAX_BYTES) -> dict[str, str]:
 
 
 class HistoryWriter:
-    """Writes what has changed. Only the loop calls it, but for `recall`."""
+    """Writes the reports that have changed. Only the loop calls it, except for `recall`."""
 
     def __init__(self, store: HistoryStore, may_write: Callable[[], bool]) -> None:
         self._store = store
@@ -141,7 +142,7 @@ class HistoryWriter:
         self._may_write = may_write
         self._pool = ThreadPoolExecutor(1, "mwatch-history")
         self._written: dict[str, _Written] = {}
-        """By UID."""
+        """By UID of the job."""
         self._pending: dict[str, tuple[str, float, RunReport]] = {}
         self._writing: Future[bool] | None = None
         self._taken: dict[str, tuple[str, float, RunReport]] = {}
@@ -162,7 +163,7 @@ class HistoryWriter:
             self._start(now)
 
     def close(self, jobs: Sequence[JobMonitor] = (), now: float = 0.0) -> None:
-        """Write what has changed, within seconds."""
+        """Write the reports that have changed, within seconds."""
         until = time.monotonic() + _CLOSE_SECONDS
         if self._may_write() and not self._store.is_refused:
             for each in jobs:
@@ -203,12 +204,12 @@ class HistoryWriter:
             self._writing, self._taken = None, {}
             raise error
         if error is not None or not self._writing.result():
-            self._pending = {**self._taken, **self._pending}  # tried again with the next
+            self._pending = {**self._taken, **self._pending}  # retried with the next write
         self._writing, self._taken = None, {}
 
 
 def _mark(job: JobMonitor) -> tuple[object, ...]:
-    """Changes when something happens that a person would look for."""
+    """A value that changes with a new attempt, an incident, an action or the end of the job."""
     engine = job.engine
     newest = engine.incidents[-1] if engine.incidents else None
     state = None if newest is None else (newest.number, newest.acted_at, newest.is_over)

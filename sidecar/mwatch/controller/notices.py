@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Notifies people of the incidents of all jobs, of each stage once.
+"""Notifies people of the incidents of all jobs, once for each stage of an incident.
 
 Only the leader notifies. The ledger holds the incidents that were announced and are not over, and
 is written before a message is sent: a controller that starts or becomes the leader finds the same
-incidents again, with new numbers, and must not send the same messages again. While the ledger
-cannot be written, messages wait for it.
+incidents again, under new numbers, and must not repeat the messages. While the ledger cannot be
+written, messages wait for it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from mwatch.remediate.manager import Remediation
 
 _CLOSE_SECONDS = 3.0
 _QUIET_SECONDS = 600.0
-"""An announced incident that a new controller does not find for so long is over."""
+"""An announced incident is over if a new controller has not found it for this long."""
 
 
 def announce(
     entry: JobEntry, one: Announced, stage: IncidentStage, causes: frozenset[str]
 ) -> JobEntry:
-    """The entry with this stage; unchanged if it was announced before. `causes`: all causes that
-    were found in the incident. What is found in an attempt after an action follows from it."""
+    """The entry with this stage; unchanged if the stage was announced before. `causes`: all causes
+    that were found in the incident. Once an attempt was acted on, further findings in it follow
+    from the action and are not announced."""
     same = [each for each in entry.announced if _is_same(each, one, causes)]
     others = [each for each in entry.announced if each not in same]
     of_attempt = [each for each in entry.announced if each.attempt == one.attempt]
@@ -58,7 +59,7 @@ def _described(incident: Incident) -> tuple[Announced, frozenset[str]]:
 
 
 def external_address(url: str | None) -> str | None:
-    """Without a slash at the end. InputError if it is not an http(s) address."""
+    """The address without a trailing slash. InputError if it is not an http(s) address."""
     if url is None:
         return None
     parts = urlsplit(url)
@@ -80,8 +81,8 @@ class FleetNotices:
     def __init__(
         self, urls: Sequence[str], remediation: Remediation, external_url: str | None
     ) -> None:
-        """Without URLs it does nothing. InputError if one is invalid, or if the package is not
-        installed."""
+        """Without URLs no message is sent. InputError if a URL is invalid, or if the package that
+        sends the messages is not installed."""
         self._is_on = bool(urls)
         self._external = external_address(external_url)
         self._remediation = remediation
@@ -90,7 +91,7 @@ class FleetNotices:
         self.notifier = Notifier(urls)
 
     def update(self, jobs: Iterable[JobMonitor], now: float, *, is_leader: bool) -> None:
-        """Called once a second by the loop; never waits."""
+        """Called once a second by the loop; never blocks."""
         if not is_leader or not self._is_on:
             self._known = {}
             return
@@ -139,7 +140,7 @@ class FleetNotices:
         self._send(job, record, incident.stage, one, causes, now, is_critical=is_critical)
 
     def _recovered(self, job: JobMonitor, left: Announced, entry: JobEntry, now: float) -> None:
-        """An incident of an earlier controller is over."""
+        """Announce that an incident of an earlier controller is over."""
         record = next((each for each in entry.incidents if each.attempt == left.attempt), None)
         if record is None:
             cause = Cause(left.cause) if left.cause in set(Cause) else Cause.UNKNOWN
@@ -180,8 +181,9 @@ def _name(job: JobMonitor) -> str:
 
 
 def _is_past(left: Announced, job: JobMonitor, entry: JobEntry, seconds: float) -> bool:
-    """A later attempt has passed its iteration or, in the same attempt, nothing of it was found
-    for a while. `seconds`: since this controller watches the job."""
+    """Whether an announced incident is over: a later attempt has passed its iteration or, in the
+    same attempt, it was not found for a while. `seconds`: how long this controller has watched the
+    job."""
     attempt = job.engine.job.attempt
     if attempt.number == left.attempt:
         return not left.is_acted and seconds > _QUIET_SECONDS

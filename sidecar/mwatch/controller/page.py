@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`GET /` of the controller, the fleet, and `GET /jobs/NAMESPACE/JOB`, one job over all its pods.
+"""The controller's HTML pages: `GET /` for the fleet, `GET /jobs/NAMESPACE/JOB` for one job.
 
-Both are live pages like that of a run (`watch.page`), by the same renderer, and share one limit of
-open pages and one of CPU time. The loop makes the state of a page only while somebody has it open,
-as often as its cost allows, and at once when a verdict or what mwatch does about it changes.
+The page of a job covers all its pods. Both are live pages like that of a run (`watch.page`), use
+the same renderer, and share one limit of open pages and one of CPU time. The loop makes the state
+of a page only while it is open in a browser, as often as its cost allows, and immediately when a
+verdict or its remediation changes.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from mwatch.stats import MonotonicCounters, median
 from mwatch.watch.page import OpenPages, PartsPage, ReportPage
 
 _PAGE_SHARE = 0.002
-"""Of a core, for the charts of all open pages, and as much for the rest of them: with the requests
-less than a tenth of what the loop needs for 2,048 pods."""
+"""Share of a CPU core for the charts of all open pages, and the same again for the rest of these
+pages: including the requests, less than a tenth of what the loop needs for 2,048 pods."""
 _WAIT_SECONDS = 3.0
 _RECENT = 32
-"""Steps from which the time of one is taken."""
+"""Number of recent steps whose median is used as the step time."""
 _FINE = frozenset({"healthy", "finished"})
 _OF = "this controller"
 
 
 def snapshot_of(watch: JobMonitor, highest: MonotonicCounters, now: float) -> Snapshot | None:
-    """Of the job as a whole: its sidecars export ranks and GPUs."""
+    """A snapshot of the job as a whole, without ranks and GPUs, which its sidecars export."""
     assessment, engine = watch.assessment, watch.engine
     if assessment is None:
         return None
@@ -77,7 +78,7 @@ class JobNow(NamedTuple):
 
     @property
     def mark(self) -> object:
-        """What a page must show at once."""
+        """A value whose change a page must show immediately."""
         watch, doing = self.watch, (self.status.doing, self.status.is_paused)
         if watch.assessment is None:
             return doing
@@ -132,14 +133,14 @@ class JobPage(ReportPage[JobState]):
 
 
 class FleetPages:
-    """All pages for people. `update` is called by the loop, the rest by the server."""
+    """All HTML pages. The loop calls `update`, the server everything else."""
 
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
         self.open = OpenPages()
         self._fleet = FleetPage(self.open)
         self._jobs: dict[str, JobPage] = {}
-        """By UID."""
+        """By UID of the job."""
         here = time.localtime()
         self._clock = ReportClock(zone=here.tm_zone, offset_seconds=float(here.tm_gmtoff))
 
@@ -271,9 +272,9 @@ def job_state(job: JobNow, clock: ReportClock, now: float) -> JobState:
 
 
 def _shown_ranks(job: JobNow) -> list[int]:
-    """The lowest, and those that are blamed."""
+    """The lowest ranks and those that are blamed, at most MAX_RANKS."""
     ranks = job.watch.engine.job.attempt.ranks
-    lowest = [rank for rank in range(MAX_RANKS) if rank in ranks]  # the usual numbers
+    lowest = [rank for rank in range(MAX_RANKS) if rank in ranks]  # usually numbered from 0
     if len(lowest) < min(MAX_RANKS, len(ranks)):
         lowest = sorted(ranks)[:MAX_RANKS]
     findings = () if job.snapshot is None else job.snapshot.findings
@@ -283,7 +284,7 @@ def _shown_ranks(job: JobNow) -> list[int]:
 
 
 def _places(watch: JobMonitor, shown: Sequence[int]) -> tuple[dict[int, str], tuple[Gpu, ...]]:
-    """By rank its pod and node; and the GPUs of these pods, without those of other ranks."""
+    """Pod and node of each shown rank, and the GPUs of these pods, except those of other ranks."""
     ranks, kept, there = watch.engine.job.attempt.ranks, set(shown), dict[str, str]()
     streams = {ranks[rank].stream for rank in shown}
     gpus: list[Gpu] = []

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The controller's HTTP pages: `/metrics`, `/v1/jobs`, the attempt of a wrapper, and those of
-`controller.page` for people.
+"""The controller's HTTP server: `/metrics`, `/v1/jobs`, the next attempt of a wrapper, and the HTML
+pages of `controller.page`.
 
-The loop updates values at each turn; requests read the newest in threads of their own. Secrets are
-removed string by string. The answer to a wrapper needs the token of its job.
+The loop updates the values at each turn; requests read the newest values in their own threads.
+Secrets are scrubbed from each string. A wrapper's request is trusted only with the token of its
+job.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _REASONS = frozenset({*map(str, HeldBy), *map(str, Reason)})
 
 
 class ControllerStats(NamedTuple):
-    """Of the controller itself, at one turn."""
+    """Statistics of the controller itself, at one turn."""
 
     is_leader: bool
     polls: int
@@ -96,7 +97,7 @@ class FleetMetrics:
         return time.monotonic() - self._ticked
 
     def _made(self, job: JobMonitor, now: float) -> Snapshot | None:
-        """The last one while the job is calm: a snapshot looks at every rank."""
+        """Reuse the last snapshot while the job is calm: making one visits every rank."""
         known = self._newest.get(job.kube.uid)
         is_same = self._evaluations.get(job.kube.uid) == job.evaluations
         if known is not None and is_same and job.assessment is not None:
@@ -139,7 +140,7 @@ class FleetMetrics:
 
 
 def _actions(jobs: Sequence[RemediationStatus]) -> Iterator[Value]:
-    """A state of no job is exported as 0, a reason of no job is left out."""
+    """A state that no job is in is exported as 0; a reason that applies to no job is left out."""
     found = Counter({(doing, _NO_REASON): 0 for doing in DOING if doing != HELD})
     found.update((each.doing, _reason(each)) for each in jobs)
     for labels, count in sorted(found.items()):
@@ -162,7 +163,7 @@ _BEARER = "bearer "
 _POD = "mwatch-pod"
 _AFTER = "mwatch-after"
 _WORD = "mwatch-word"
-"""Headers of a wrapper's request: its pod, its last attempt, its node."""
+"""Headers of a wrapper's request: its pod, its last attempt, its node's number and nonce."""
 _MAX_WORD = 100
 
 
@@ -175,7 +176,7 @@ class ControllerPages:
         is_leader: Callable[[], bool],
         live: FleetPages | None = None,
     ) -> None:
-        """`live`: the pages for people."""
+        """`live`: the HTML pages."""
         self._live = live
         self._namespace = namespace
         self._metrics = metrics
@@ -236,7 +237,7 @@ class ControllerPages:
 
 
 _MAX_CONNECTIONS = 128
-"""All wrappers of a gang ask at the same time."""
+"""All wrappers of a gang request their attempt at the same time."""
 
 
 def listen(settings: ControllerSettings, pages: Pages) -> Server:
@@ -302,7 +303,7 @@ def job_json(watch: JobMonitor, status: RemediationStatus, now: float) -> dict[s
         "finished": kube.finished or None,
         "remediation": status.to_json(),
         "view_age_seconds": watch.view_age_seconds,
-        # until 0.3: the names of these two in 0.1
+        # deprecated, until 0.3: the names of the two keys above in 0.1
         "hands": status.to_json(),
         "sight_age_seconds": watch.view_age_seconds,
     }  # fmt: skip

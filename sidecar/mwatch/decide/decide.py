@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decide once per attempt what to do about the findings. Pure: deciding again changes nothing.
 
-A decision is carried out at `act_at` if the same is still decided then. A stall that may recover is
-left alone until it has cost as much as a restart of this job. A crash that only the log shows waits
-until training would have shown itself again, since a traceback may have been caught. What cannot
-recover waits for the backoff alone.
+A decision is carried out at `act_at` if it is still the same then. A stall that may recover is
+left alone until it has cost as much as a restart of this job. For a crash that only the log shows,
+mwatch waits until the next progress would be due, since the traceback may have been caught. A
+failure that cannot recover waits only for the backoff.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from mwatch.model.job import Job
 from mwatch.model.phase import DeadlineSlot
 from mwatch.model.settings import Settings
 
-_MOST_AGAIN = 10  # more would be longer than any limit
+_MOST_AGAIN = 10  # with a higher exponent the wait would exceed any limit
 _WAIT = "and the run may recover by itself: `mwatch restart`, or end it, if you know better"
 _UNPROVEN = "not acted on: the log does not prove it, nor show that the run has ended"
 _FOR_A_PERSON = frozenset(
@@ -44,7 +44,7 @@ _FOR_A_PERSON = frozenset(
         Cause.LOSS_STUCK, Cause.FINISHED_EARLY, Cause.CHECKPOINT_OVERDUE,
     }
 )  # fmt: skip
-"""Shown and not acted on; starting again changes nothing. A job without room keeps its place."""
+"""Reported, not acted on: a restart changes nothing. A job that waits for nodes stays queued."""
 _QUOTED = "not acted on: its lines came all at once, so they may be quoted from another run"
 _NO_FIX = "a restart does not fix it"
 _BUS_ERROR = "process-bus-error"
@@ -68,10 +68,10 @@ class _Case(NamedTuple):
 
 
 def _act_at(case: _Case, *, backoff_seconds: float, lost_iterations: int) -> float:
-    """The same at each evaluation while nothing changes: evaluating again does not postpone it."""
+    """Return when to act, by the state of the job alone: evaluating again does not postpone it."""
     job, finding, settings = case.job, case.finding, case.settings
     since = job.attempt.last_progress if finding.since_time is None else finding.since_time
-    # The end of the attempt if it is over: its first sign may be hours older.
+    # If the attempt is over, count from its end: the first sign of the fault may be hours older.
     earliest = max(since, job.attempt.ended_at or since) + backoff_seconds
     wait = _wait_seconds(case, lost_iterations)
     if wait:
@@ -81,7 +81,7 @@ def _act_at(case: _Case, *, backoff_seconds: float, lost_iterations: int) -> flo
 
 
 def _wait_seconds(case: _Case, lost: int) -> float:
-    """Return how long after the last progress to act; 0: at once."""
+    """Return how long after the last progress to act; 0 means immediately."""
     job, finding, settings = case.job, case.finding, case.settings
     if witness.is_over(job) or case.rule.proof is Proof.OWN or witness.is_sick(finding):
         return 0.0
@@ -89,7 +89,7 @@ def _wait_seconds(case: _Case, lost: int) -> float:
         return witness.usual_seconds(job, settings)
     if not _may_heal(finding):
         return 0.0
-    # In any phase: what came in a step before may come in the first step after a restart.
+    # In any phase: a hang in a late step may recur in the first step after a restart.
     in_vain = sum(act.cause is finding.cause for act in history.fruitless(case.record, job))
     again = settings.act.stalled_again_factor ** min(in_vain, _MOST_AGAIN)
     cost = _restart_seconds(job, lost, settings) * again
@@ -97,13 +97,13 @@ def _wait_seconds(case: _Case, lost: int) -> float:
 
 
 def _may_heal(finding: Finding) -> bool:
-    """A rank that has not joined yet may be waiting for its data."""
+    """Whether the job may recover by itself; a rank that has not joined may be loading its data."""
     is_late = finding.culprit is not None and finding.culprit.state is CulpritState.NEVER_JOINED
     return is_late or not finding.cannot_heal
 
 
 def _is_open_stall(case: _Case) -> bool:
-    """Nothing but silence: nobody has died, and the run may recover by itself."""
+    """Whether there is only silence: no process has died, and the run may recover by itself."""
     job, finding = case.job, case.finding
     if witness.gone_times(job) or witness.is_over(job) or witness.is_sick(finding):
         return False
@@ -115,7 +115,7 @@ def _is_open_stall(case: _Case) -> bool:
 
 
 def _restart_seconds(job: Job, lost: int, settings: Settings) -> float:
-    """Return what a restart costs now: as measured, with the steps that this one would lose."""
+    """Return the measured cost of a restart, corrected for the steps that this one would lose."""
     learnt = job.calibration
     again = lost * (learnt.step_median() or 0.0) - (learnt.recomputed.median() or 0.0)
     cost = learnt.restart_cost(settings) + max(0.0, again) + _hidden_load_seconds(job)
@@ -123,7 +123,7 @@ def _restart_seconds(job: Job, lost: int, settings: Settings) -> float:
 
 
 def _hidden_load_seconds(job: Job) -> float:
-    """A job that began anew has never loaded: estimate it by a save."""
+    """Estimate the load time from a save, for a job that has not loaded a checkpoint yet."""
     durations = job.calibration.durations
     if durations[DeadlineSlot.LOADING]:
         return 0.0
@@ -132,7 +132,7 @@ def _hidden_load_seconds(job: Job) -> float:
 
 
 def in_a_row(job: Job, record: DecisionRecord) -> int:
-    """Count how often Megatron asked for a rerun (exit 16) before, at this place."""
+    """Count the preceding reruns in a row that Megatron asked for (exit 16) at this iteration."""
     count = 0
     now = history.reached(job, record)
     for act in reversed(history.restarts(record)):
@@ -144,7 +144,7 @@ def in_a_row(job: Job, record: DecisionRecord) -> int:
 
 
 def record_action(record: DecisionRecord, decision: Decision, job: Job, at: float) -> Act:
-    """Append the action to `record`, at most once per attempt; later calls return the first."""
+    """Append the action to `record`, at most once per attempt; later calls return the first one."""
     before = record.of_attempt(decision.attempt)
     if before is not None:
         return before
@@ -173,7 +173,7 @@ def record_action(record: DecisionRecord, decision: Decision, job: Job, at: floa
 def decide(
     job: Job, findings: Sequence[Finding], record: DecisionRecord, settings: Settings
 ) -> Decision:
-    """Act on the first finding, by rank, that calls for it; else watch the first one."""
+    """Act on the highest-ranked finding that calls for it; if none does, watch the first one."""
     candidates = verdict.ranked(job, findings)
     done = record.of_attempt(job.attempt.number)
     if done is not None:
@@ -201,9 +201,11 @@ def advise(
     has_worked: bool = False,
     preferred: Action | None = None,
 ) -> Decision | None:
-    """What a person should do about a finding of a recorded log that is not acted on; None:
-    nothing. `has_worked`: a count rose in lines of a form that no recogniser reads. `preferred`:
-    the action, where more is known of it than the cause."""
+    """Return what a person should do about a finding of a recorded log that mwatch does not act on.
+
+    None means nothing. `has_worked`: a counter increased in lines that no recogniser reads.
+    `preferred`: the action, if it is known better than the cause implies.
+    """
     if preferred is Action.NONE:
         return None
     rule = rule_of(finding)
@@ -221,7 +223,7 @@ def advise(
     elif finding.cause is Cause.DRAINED:
         advised = _restart(case)
     elif rule.action is Action.NONE or is_spike:
-        return None  # a loss in the words of some trainer may be back already
+        return None  # a spike that only a message of the trainer reports may be over already
     elif not has_worked and _stood_from_the_start(case):
         advised = _stop(case, _NEVER_WORKED)
     else:
@@ -280,7 +282,7 @@ def _about(case: _Case) -> Decision:
 
 
 def _stopped(case: _Case) -> Decision | None:
-    """Where a restart fails again, or helps only by chance; None: it may help."""
+    """Return a stop if a restart would fail again or help only by chance; None if it may help."""
     is_stop = case.rule.action is Action.STOP and not _is_passing(case)
     if is_stop or case.finding.comes_again or _is_futile(case):
         return _stop(case, _NO_FIX)
@@ -288,7 +290,7 @@ def _stopped(case: _Case) -> Decision | None:
 
 
 def _is_passing(case: _Case) -> bool:
-    """The source of the data did not answer for a while: the run has read from it before."""
+    """Whether the data source failed temporarily: the run has read from it before."""
     entry = case.job.catalogue.get(case.finding.fault or "")
     is_outside = entry is not None and entry.restart_helps is RestartHelps.MAYBE
     is_data = case.finding.cause is Cause.DATA
@@ -296,9 +298,10 @@ def _is_passing(case: _Case) -> bool:
 
 
 def _is_futile(case: _Case) -> bool:
-    """The catalogue says that a restart fails again, and no other checkpoint would help.
+    """Whether a restart fails again according to the catalogue, and no other checkpoint would help.
 
-    One that does not fit the user's model is like all others of the run; a damaged one is not.
+    If one checkpoint does not fit the user's model, no other of the run does. If one is damaged,
+    an older one may be good.
     """
     entry = case.job.catalogue.get(case.finding.fault or "")
     if entry is None or entry.role is not Role.ROOT:
@@ -309,15 +312,17 @@ def _is_futile(case: _Case) -> bool:
 
 
 def _is_set_up_fault(case: _Case) -> bool:
-    """A fault of network, node, shared memory or the code's kernels that a restart fixes only by
-    chance, in a run that has never worked."""
+    """Whether a run that has never worked has a fault that a restart would fix only by chance.
+
+    Such faults are those of the network, the node, shared memory or the kernels of the user's code.
+    """
     job, finding = case.job, case.finding
     if not resume.has_never_worked(job):
         return False
     entry = job.catalogue.get(finding.fault or "")
     if entry is None:
         return "SIGBUS" in finding.fingerprint
-    # What a GPU reports is about that GPU, which is left, not set up.
+    # An XID is about one GPU: avoid its node. It says nothing about the set-up of the job.
     is_of_code = entry.blame is Blame.USER and finding.cause is Cause.CRASH
     is_ours = entry.xid is None and (entry.blame is Blame.NODE or is_of_code)
     is_set_up = finding.cause is Cause.FABRIC or is_ours or entry.id == _BUS_ERROR
@@ -325,8 +330,10 @@ def _is_set_up_fault(case: _Case) -> bool:
 
 
 def _stood_from_the_start(case: _Case) -> bool:
-    """It stood still before its first step. Before a time-out there may have been steps that an
-    excerpt does not show."""
+    """Whether the run hung before its first step.
+
+    If the log is an excerpt, steps may have come before a collective time-out it shows.
+    """
     job, finding = case.job, case.finding
     is_whole = any(stream.printed_at_start for stream in job.streams.values())
     is_excerpt = finding.fault in witness.TIMEOUT_FAULTS and not is_whole
@@ -335,9 +342,10 @@ def _stood_from_the_start(case: _Case) -> bool:
 
 
 def _came_after_the_end(case: _Case) -> bool:
-    """A hang at the end still holds the GPUs; a death after it holds nothing.
+    """Whether a process died after training was finished and saved, which needs no action.
 
-    A recorded log that ends with the failure of the last save shows that the result is lost.
+    A hang at the end does need one, because it still holds the GPUs. So does a recorded log that
+    ends with the failure of the last save: the result is lost.
     """
     if case.finding.detector == LOG_END:
         return False
@@ -408,7 +416,7 @@ def _restart(case: _Case) -> Decision:
 
 
 def _too_dear(case: _Case) -> Decision | None:
-    """A stall that may heal is not worth all that was done; None: it does not cost that."""
+    """Refuse to restart for a stall that may recover if that loses all work; None: allowed."""
     done = case.job.attempt.iteration
     if not done or case.settings.act.restart_stalled_from_beginning or not _is_open_stall(case):
         return None
@@ -420,8 +428,11 @@ def _too_dear(case: _Case) -> Decision | None:
 
 
 def _save_awaited_until(case: _Case, choice: resume.ResumeChoice) -> float:
-    """Until when to wait for an asynchronous save that is better than the chosen one, at most as
-    long as the steps take that it spares; 0: none is under way."""
+    """Return until when to wait for an asynchronous save newer than the chosen checkpoint.
+
+    The wait is at most the time that repeating the steps between the two would take; 0: no such
+    save is under way.
+    """
     job, save = case.job, case.job.attempt.save
     if case.rule.resume is not Resume.BEFORE_BAD or save is None or save.queued_at is None:
         return 0.0
@@ -452,7 +463,7 @@ def _refusal(case: _Case, choice: resume.ResumeChoice) -> str | None:
     if case.finding.cause is Cause.RERUN:
         asked = in_a_row(job, record) + 1
         text = f"Megatron asked {asked} times in a row to be resumed at the same place (exit 16)"
-        # Bad numbers that come again are of the data or the weights, not of one GPU.
+        # If bad numbers recur on another GPU, the data or the weights cause them.
         most = 1 if verdict.stumbled_over(job) is Cause.NAN else limits.max_reruns
         reasons.append(text if asked > most else None)
     if case.rule.counts_as_no_progress:
@@ -466,7 +477,7 @@ def _refusal(case: _Case, choice: resume.ResumeChoice) -> str | None:
 
 
 def _avoids_node(case: _Case) -> bool:
-    """Avoid a broken node whatever else went wrong on it."""
+    """Whether to avoid the node: it is broken, even if the finding acted on is another."""
     job = case.job
     critical = (each for each in case.findings if each.severity is Severity.CRITICAL)
     sick = any(RULES[each.cause].avoid_node for each in critical)

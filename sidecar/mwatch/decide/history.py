@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Past restarts of a job: which ones helped, how many are left, how long the next one waits.
 
-A record that was lost with its controller forgives everything. Iterations are known only as
-precisely as they were printed or probed.
+If the record is lost with its controller, all counts start again from zero. Iterations are known
+only as precisely as they were printed or probed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from mwatch.model.settings import ActSettings
 
 
 def restarts(record: DecisionRecord) -> list[Act]:
-    """Return the restarts since the last stop; a person who restarts a stopped job has changed
-    something."""
+    """Return the restarts since the last stop.
+
+    Earlier ones do not count: a person who restarts a stopped job is assumed to have fixed it.
+    """
     found: list[Act] = []
     for act in record.acts:
         if act.action is Action.STOP:
@@ -40,8 +42,8 @@ def reached(job: Job, record: DecisionRecord) -> int | None:
 def fruitless(record: DecisionRecord, job: Job) -> list[Act]:
     """Return the newest restarts in a row that did not pass the furthest iteration before them.
 
-    After a rollback the run continues from an older point: what the bad numbers reached is
-    forgotten.
+    After a rollback the run continues from an older checkpoint, so iterations that were reached
+    with bad numbers do not count.
     """
     done = restarts(record)
     afterwards = [act.iteration for act in done[1:]] + [reached(job, record)]
@@ -69,7 +71,7 @@ def fingerprint(finding: Finding) -> str:
 
 
 def same_in_vain(record: DecisionRecord, job: Job, finding: Finding) -> list[Act]:
-    """Return the newest restarts after which the same happened again, without progress."""
+    """Return the newest restarts after which the same failure recurred without progress."""
     mark = fingerprint(finding)
     return [act for act in fruitless(record, job) if act.fingerprint == mark]
 
@@ -77,7 +79,7 @@ def same_in_vain(record: DecisionRecord, job: Job, finding: Finding) -> list[Act
 def repeated_failure_refusal(
     record: DecisionRecord, job: Job, finding: Finding, settings: ActSettings
 ) -> str | None:
-    """Return why this failure is not restarted again; None if it may be."""
+    """Return why the job is not restarted again after this failure; None if it may be."""
     mark = fingerprint(finding)
     in_vain = same_in_vain(record, job, finding)
     if any(_has_lost_much(act, job, settings) for act in in_vain):
@@ -89,19 +91,25 @@ def repeated_failure_refusal(
 
 
 def _has_lost_much(act: Act, job: Job, settings: ActSettings) -> bool:
-    """It began anew and repeated more work than a restart costs."""
+    """Whether the restart was from the beginning and repeated more work than a restart costs."""
     again = (act.iteration or 0) * (job.calibration.step_median() or 0.0)
     return act.resume_from is None and again >= settings.min_restart_cost_seconds
 
 
 def spent(record: DecisionRecord, now: float, settings: ActSettings) -> int:
-    """Count restarts in the window that ends now; one in the future (clocks differ) counts too."""
+    """Count restarts in the window that ends now.
+
+    A restart with a time in the future (clocks differ) counts too.
+    """
     recent = (act for act in record.acts if act.at > now - settings.window_seconds)
     return sum(act.action is Action.RESTART and act.spends_budget for act in recent)
 
 
 def backoff_seconds(record: DecisionRecord, now: float, settings: ActSettings) -> float:
-    """Grow with each recent restart; after a quiet window start from the first value."""
+    """Return the wait before the next restart.
+
+    It grows with each restart in the window and is the first value after a window without any.
+    """
     wait = settings.backoff_first_seconds
     for _ in range(spent(record, now, settings)):
         wait = min(wait * settings.backoff_factor, settings.backoff_max_seconds)
@@ -121,7 +129,7 @@ def budget_refusal(record: DecisionRecord, job: Job, settings: ActSettings) -> s
 
 
 def no_progress_refusal(record: DecisionRecord, job: Job, settings: ActSettings) -> str | None:
-    """Return why another restart is one too many; None if the last ones helped."""
+    """Return why another restart is refused; None if the last ones made progress."""
     in_vain = len(fruitless(record, job))
     if in_vain < settings.max_without_progress:
         return None

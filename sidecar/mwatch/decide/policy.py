@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What to do about each cause, as a table. The other modules may overrule it."""
+"""What to do about each cause, as a table. The other modules of `decide` may override it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ GIVE_UP_EXIT_CODE = 93  # the wrapper exits with it if no restart is wanted
 
 DEATH_DETECTORS = frozenset({"crashed", "finished_early"})
 LOOP_DETECTORS = frozenset({"crash_loop", "no_progress"})
-"""They judge past attempts: what would be a restart becomes a stop."""
+"""Detectors that judge past attempts: they turn a restart into a stop."""
 _LEVELS = (Severity.INFO, Severity.WARNING, Severity.CRITICAL)
 
 
 class Proof(StrEnum):
-    """What must be shown before a finding is acted on."""
+    """The evidence that is required before a finding is acted on."""
 
-    NONE = "none"  # nothing is done
+    NONE = "none"  # the finding is never acted on
     OWN = "own"  # the finding is the proof: bad numbers do not recover
     DEATH = "death"  # the process is gone. Refuted by training that goes on.
     SILENCE = "silence"  # progress is silent, and an independent witness or a death confirms it
@@ -31,8 +31,8 @@ class Proof(StrEnum):
 class Resume(StrEnum):
     NONE = "none"
     NEWEST = "newest"
-    BEFORE_BAD = "before_bad"  # A rollback: older than the first bad sign
-    BEFORE_FAILED = "before_failed"  # older than the one that could not be loaded
+    BEFORE_BAD = "before_bad"  # a rollback: older than the first bad iteration
+    BEFORE_FAILED = "before_failed"  # older than the checkpoint that could not be loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class CauseRule:
     spends_budget: bool = True
     avoid_node: bool = False
     acts_from: Severity = Severity.CRITICAL
-    explains_all: bool = False  # somebody outside the job did it: all other findings follow from it
-    fixes_lost: bool = False  # if it took pods of a gang, the gang has to be restarted
+    explains_all: bool = False  # the cause is outside the job and explains all other findings
+    fixes_lost: bool = False  # if it removed pods of a gang, the gang has to be restarted
 
 
 _WATCHED = CauseRule(Action.NONE, Proof.NONE, spends_budget=False)
@@ -70,7 +70,7 @@ RULES: dict[Cause, CauseRule] = {
     Cause.CRASH: _DEATH,
     Cause.HARDWARE: replace(_STALL, avoid_node=True),
     Cause.RERUN: replace(_END, counts_as_no_progress=False),
-    # Each restart tries another checkpoint: they run out before it becomes a loop.
+    # Each restart tries an older checkpoint, so this ends when no checkpoint is left.
     Cause.CHECKPOINT: replace(_STALL, resume=Resume.BEFORE_FAILED, counts_as_no_progress=False),
     Cause.STARTED_FROM_RANDOM: replace(_STOP, proof=Proof.OWN),
     **dict.fromkeys(
@@ -94,8 +94,11 @@ _BY_ITS_END = {
 
 
 def rule_of(finding: Finding) -> CauseRule:
-    """Bad numbers in the lines of a run prove themselves. An exception about them may have been
-    caught: it is proven by the end of its process."""
+    """Return the rule for the cause of a finding.
+
+    Bad numbers in the iteration lines are proof by themselves. An exception about them may have
+    been caught, so it is proven only by the end of its process.
+    """
     rules = _BY_ITS_END if finding.detector in DEATH_DETECTORS else RULES
     return rules.get(finding.cause) or RULES[finding.cause]
 
@@ -110,6 +113,6 @@ def acts(cause: Cause, severity: Severity) -> bool:
 
 
 def breaks_gang(finding: Finding) -> bool:
-    """The cluster itself reports that it took pods of a gang: the rest cannot go on."""
+    """Whether the cluster reports that it removed pods of a gang: the others cannot continue."""
     is_reported = finding.detector == finding.cause.value
     return RULES[finding.cause].fixes_lost and is_reported and finding.cannot_heal

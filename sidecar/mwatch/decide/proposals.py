@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a person should do before the job that was stopped starts again."""
+"""What a person should do before starting a stopped job again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def after_stop(job: Job, finding: Finding, settings: Settings) -> str:
 
 
 def _memory(job: Job, settings: Settings) -> str:
-    """Memory that was enough for hundreds of iterations is not too small for the model."""
+    """Suggest a smaller configuration, or a leak if the run was long.
+
+    If memory was enough for hundreds of iterations, the model itself fits.
+    """
     attempt = job.attempt
     if attempt.iteration is None or attempt.first_iteration is None:
         return _SMALLER

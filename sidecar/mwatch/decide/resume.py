@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which checkpoint to resume from, and why.
 
-Never an incomplete one, one that could not be loaded, or one of an abandoned line. The state of the
-folder counts, else the log (a queued asynchronous save is not a save). After bad numbers the run
-goes back to a checkpoint before the first bad iteration; that of iteration N was written before
-iteration N + 1. Whether the numbers in a checkpoint are good is unknown.
+A checkpoint is never chosen if it is incomplete, could not be loaded, or belongs to an abandoned
+line of training. The state of the checkpoint folder decides; if it cannot be read, the log does (a
+queued asynchronous save is not a save). After bad numbers the run goes back to a checkpoint before
+the first bad iteration; the checkpoint of iteration N was written before iteration N + 1. Whether
+the numbers in a checkpoint are good is unknown.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from mwatch.model.settings import Settings
 _MAX_NAMED = 4
 _BAD_TRACKER = frozenset({"checkpoint-tracker-invalid", "checkpoint-no-iteration"})
 _MAX_NUMBERS = 8
-_FEW_ITERATIONS, _SMALL_SHARE = 50, 0.05  # what a new run makes before it has shown that it works
+_FEW_ITERATIONS, _SMALL_SHARE = 50, 0.05  # up to here a new run has not shown that it works
 
 _OF_STEPS = (Cause.NAN, Cause.LOSS_SCALE_COLLAPSE)
 
 
 class ResumeChoice(NamedTuple):
-    iteration: int | None  # none: there is no checkpoint to resume from
+    iteration: int | None  # None: there is no checkpoint to resume from
     reason: str
-    nothing_complete: bool = False  # checkpoints were written, and none of them can be used
-    nothing_known: bool = False  # checkpoints may have been written: the run began before the log
+    nothing_complete: bool = False  # checkpoints were written, but none of them can be used
+    nothing_known: bool = False  # the run began before the log, so unknown checkpoints may exist
 
 
 def choose(job: Job, *, before: int | None, limit: str = "") -> ResumeChoice:
@@ -58,12 +59,12 @@ def choose(job: Job, *, before: int | None, limit: str = "") -> ResumeChoice:
 def before_failed(job: Job) -> ResumeChoice:
     """Return the newest usable checkpoint older than the one that could not be loaded.
 
-    If that one is unknown, it was the newest: the trainer loads no other.
+    If it is unknown which one failed, it was the newest: the trainer loads no other.
     """
     attempt = job.attempt
     has_newer = max(job.checkpoints, default=0) > (attempt.resumed_from or 0)
     if attempt.load == "loaded" and (attempt.steps or has_newer):
-        return choose(job, before=None)  # a newer one is bad, and known to be
+        return choose(job, before=None)  # the failed one is newer, and already marked as bad
     failed = attempt.resumed_from if attempt.load_iteration is None else attempt.load_iteration
     if _was_misled(job, failed):
         return choose(job, before=None)
@@ -78,11 +79,14 @@ def before_failed(job: Job) -> ResumeChoice:
 
 
 def _was_misled(job: Job, failed: int | None) -> bool:
-    """The tracker is garbage, or names a checkpoint that never existed: the others are fine."""
+    """Whether the tracker file is invalid or names a checkpoint that never existed.
+
+    The other checkpoints are fine then.
+    """
     if failed is None:
         return any(seen.fault.id in _BAD_TRACKER for seen in job.attempt.faults)
     if not failed:
-        return False  # a model that was converted; nothing was trained before it
+        return False  # iteration 0: a converted model, so nothing was trained before it
     known = job.checkpoints.get(failed)
     return known is not None and not known.is_saved and known.stored in (None, "missing")
 
@@ -100,9 +104,10 @@ def older_than_attempt(job: Job) -> ResumeChoice:
 
 
 def has_none_before(job: Job, iteration: int) -> bool:
-    """Nothing was ever written below `iteration`, so going back to the beginning loses no more.
+    """Whether no checkpoint was ever written below `iteration`.
 
-    Pruned checkpoints are inferred from the distance between those that are left.
+    Starting from the beginning then loses no checkpoint. Whether older ones were deleted is
+    inferred from the distance between those that are left.
     """
     attempts = [*job.past, job.attempt]
     if any(attempt.resumed_from for attempt in attempts):
@@ -129,8 +134,9 @@ def refusal(job: Job, known: KnownCheckpoint) -> str | None:
 
 
 def _known(job: Job) -> list[KnownCheckpoint]:
-    """Add those that an attempt resumed from or tried to load, if the folder cannot be read.
+    """Return all known checkpoints, oldest first.
 
+    If the folder cannot be read, include those that an attempt resumed from or tried to load.
     Iteration 0 is left out: Megatron may save it (after exit 16) and refuses to load it.
     """
     found = {number: known for number, known in job.checkpoints.items() if number}
@@ -144,7 +150,10 @@ def _known(job: Job) -> list[KnownCheckpoint]:
 
 
 def _none_known(job: Job) -> ResumeChoice:
-    """None known does not mean none exists: an attempt may die before it prints what it loads."""
+    """Return the choice where no checkpoint is known.
+
+    Some may exist nevertheless: an attempt may die before it prints what it loads.
+    """
     attempts = [*job.past, job.attempt]
     began_anew = any(
         attempt.load == "random" or attempt.first_iteration in (0, 1) for attempt in attempts
@@ -161,7 +170,7 @@ def _is_older(known: KnownCheckpoint, attempt: Attempt) -> bool:
 
 
 def _was_written(job: Job, known: KnownCheckpoint) -> bool:
-    """A save during which the attempt died does not count."""
+    """Whether the checkpoint was written; a save during which the attempt died does not count."""
     save = job.attempt.save
     is_open = save is not None and save.iteration == known.iteration
     if known.stored in (None, "incomplete") and not known.is_saved:
@@ -185,7 +194,8 @@ def _reason_for(
 
 
 def _passed_over(job: Job, known: Iterable[KnownCheckpoint], before: int | None) -> str:
-    """Say why not the others, newest first: `600 is newer than that, 500 is incomplete`."""
+    """Describe why the others were not chosen, newest first: `600 is newer than that, 500 is
+    incomplete`."""
     why: dict[str, list[int]] = {}
     for each in sorted(known, key=lambda each: -each.iteration):
         reason = refusal(job, each)
@@ -205,7 +215,7 @@ def _named(numbers: list[int]) -> str:
 
 
 def first_bad(job: Job, finding: Finding) -> int:
-    """Return the first bad iteration; without one, everything in this attempt is suspect."""
+    """Return the first bad iteration; if it is unknown, the first iteration of this attempt."""
     attempt = job.attempt
     if finding.since_iteration is not None:
         return finding.since_iteration
@@ -215,7 +225,7 @@ def first_bad(job: Job, finding: Finding) -> int:
 
 
 def goes_back_before(job: Job, finding: Finding, settings: Settings) -> int:
-    """A checkpoint of this iteration or later may hold the bad numbers."""
+    """Return the iteration from which on a checkpoint may hold the bad numbers."""
     return first_bad(job, finding) - max(1, settings.checkpoints.margin_iterations) + 1
 
 
@@ -235,7 +245,10 @@ def target(job: Job, finding: Finding, settings: Settings) -> ResumeChoice:
 
 
 def was_good_before(job: Job, bad: int) -> bool:
-    """The same samples were fine the first time: what was loaded is not what was saved."""
+    """Whether an earlier attempt passed iteration `bad` with finite numbers.
+
+    The same samples were fine then, so the loaded state differs from what was saved.
+    """
     old = job.earlier_steps.get(bad)
     if old is None or not old.losses or old.at >= job.attempt.started_at:
         return False
@@ -249,17 +262,18 @@ def was_good_before(job: Job, bad: int) -> bool:
 def rollback_refusal(
     job: Job, record: DecisionRecord, finding: Finding, settings: Settings
 ) -> str | None:
-    """Return why going back once more does not help; None if it may."""
+    """Return why another rollback does not help; None if it may."""
     done = [act for act in history.restarts(record) if act.first_bad is not None]
     bad = first_bad(job, finding)
-    # A guard that ended the attempt saw one bad number, which may have been the machine's.
+    # A guard that ended the attempt saw only one bad number; the hardware may have caused it.
     is_shown = finding.cause in _OF_STEPS and finding.detector != "crashed"
     if is_shown and _has_hardly_begun(job, bad):
         return (
             f"the numbers of a new run went bad at iteration {bad}, before its first checkpoint:"
             " the same weights and samples give the same again"
         )
-    ever = [act for act in record.acts if act.first_bad is not None]  # a stop fixes no data
+    # Include rollbacks from before the last stop: a stop does not fix the data.
+    ever = [act for act in record.acts if act.first_bad is not None]
     again = _same_samples(job, ever, bad, settings)
     if again is not None:
         back = f"{again.first_bad} before the rollback to {again.resume_from or 'the beginning'}"
@@ -272,7 +286,10 @@ def rollback_refusal(
 
 
 def _has_hardly_begun(job: Job, bad: int) -> bool:
-    """Code and settings that were never seen to work are to blame before a passing fault is."""
+    """Whether a new run went bad so early that its code or settings are the likely cause.
+
+    They have never been seen to work, which makes a transient fault less likely.
+    """
     if not _is_first_attempt(job) or job.checkpoints or (job.attempt.first_iteration or 1) > bad:
         return False
     total = job.layout.total_iterations
@@ -284,13 +301,16 @@ def _is_first_attempt(job: Job) -> bool:
 
 
 def has_never_worked(job: Job) -> bool:
-    """No step was ever made, and no checkpoint was written or loaded."""
+    """Whether the run never made a step and never wrote or loaded a checkpoint."""
     is_new = _is_first_attempt(job) and not job.checkpoints and job.attempt.load != "loaded"
     return is_new and job.best_iteration is None and job.attempt.first_iteration is None
 
 
 def _same_samples(job: Job, done: list[Act], bad: int, settings: Settings) -> Act | None:
-    """A resumed run reads the same data: failing at or before the old place is failing again."""
+    """Return the rollback after which the run failed again on the same samples, or None.
+
+    A resumed run reads the same data, so a failure at or before the earlier iteration counts.
+    """
     slack = settings.act.same_samples_iterations + (job.layout.log_interval or 1)
     for act in reversed(done):
         if act.first_bad is not None and (act.resume_from or 0) < bad <= act.first_bad + slack:
@@ -299,7 +319,7 @@ def _same_samples(job: Job, done: list[Act], bad: int, settings: Settings) -> Ac
 
 
 def proposal(job: Job, finding: Finding, settings: Settings) -> str:
-    """Say what a person may try: data is never skipped automatically."""
+    """Return what a person may try: mwatch never skips data automatically."""
     bad = first_bad(job, finding)
     covers = next(
         (step.covers for step in job.attempt.steps if step.first_covered <= bad <= step.iteration),

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which finding leads, and the verdict in one sentence for people and `--json`.
 
-The root leads, not the loudest: numbers that went bad come before the kill that followed, since
-they decide which checkpoint is good; a broken GPU, a bug or a bad file comes before the crash or
-hang it caused. A job without findings is healthy, finished or unknown.
+The root cause leads, not the most visible symptom: numbers that went bad rank before the kill that
+followed, since they decide which checkpoint is good; a broken GPU, a bug or a bad file ranks before
+the crash or hang it caused. A job without findings is healthy, finished or unknown.
 """
 
 from __future__ import annotations
@@ -39,8 +39,11 @@ _NOT_FINITE = re.compile(r"Unexpected result -?(?:nan|inf)\b", re.IGNORECASE)
 
 
 def ranked(job: Job, findings: Iterable[Finding]) -> Sequence[Finding]:
-    """Sort by what to act on first, without findings that only inform. A loss that is higher since
-    a resume has not jumped: going back would load the same again."""
+    """Sort by what to act on first, and leave out findings that only inform.
+
+    Loss spikes are left out if the loss is higher since a resume: going back to a checkpoint would
+    load the same state again.
+    """
     findings = [*findings]
     is_of_resume = any(map(_shows_bad_resume, findings))
     candidates = [
@@ -72,14 +75,14 @@ def _key(job: Job, finding: Finding) -> tuple[bool, bool, int, int, float, float
 
 def _place(job: Job, finding: Finding) -> int:
     if finding.detector in LOOP_DETECTORS:
-        return _LAST  # about the attempts before: another finding says why this one died
+        return _LAST  # it is about earlier attempts: another finding explains this one's death
     if finding.cause is Cause.STARTED_FROM_RANDOM:
-        # The loss jumps after it, too: what follows from random weights is not to be fixed.
+        # The loss also jumps after a start from random weights; that jump is only a consequence.
         has_better = resume.older_than_attempt(job).iteration is not None
         return -2 if has_better else _LAST
     if RULES[finding.cause].resume is Resume.BEFORE_BAD:
         first_bad, last = finding.since_iteration, job.attempt.iteration
-        # A guard that raised kept the bad numbers out of every checkpoint.
+        # If a guard raised before that iteration was done, no checkpoint holds the bad numbers.
         if first_bad is None or (last is not None and first_bad <= last):
             return -1
     return _BY_CAUSE.get(finding.cause, _LAST)
@@ -105,15 +108,15 @@ def verdict(job: Job, findings: Sequence[Finding], decision: Decision) -> Verdic
 def _culprit(job: Job, decision: Decision, findings: Sequence[Finding]) -> Culprit | None:
     is_printed = decision.finding is not None and decision.finding.detector == LOG_END
     if is_printed or RULES[decision.cause].proof is Proof.OWN:
-        return None  # the line names no rank; one killed later did not spoil the numbers
+        return None  # the line names no rank; a rank killed later did not cause the bad numbers
     critical = (each for each in ranked(job, findings) if each.severity is Severity.CRITICAL)
     return next((each.culprit for each in critical if each.culprit is not None), None)
 
 
 def stumbled_over(job: Job) -> Cause:
-    """Return what a rerun (exit 16) stumbled over: a rerun is a way to end, not a cause.
+    """Return the cause behind a rerun (exit 16): a rerun is a way to end, not a cause.
 
-    Only the attempt that found the result prints it, not the one that was to check it.
+    Only the attempt that found the unexpected result prints it, not the rerun that checks it.
     """
     for attempt in (job.attempt, *reversed(job.past)):
         for seen in attempt.faults:
@@ -152,7 +155,10 @@ def judge_quiet(job: Job) -> QuietVerdict:
 
 
 def _left_with_zero_at_the_end(job: Job) -> bool:
-    """The last iterations were too few for a line of their own."""
+    """Whether all processes exited with 0 less than one log interval before the last iteration.
+
+    So few iterations are not printed on a line of their own.
+    """
     done, total = job.attempt.iteration, job.layout.total_iterations
     if done is None or total is None or total - done >= (job.layout.log_interval or 1):
         return False
@@ -166,7 +172,7 @@ def ended_as_asked(job: Job) -> bool:
 
 
 def is_finished(job: Job) -> bool:
-    """Done, and the result is saved: what happens after that needs no fix."""
+    """Whether training is done and its result is saved; later failures need no fix."""
     attempt = job.attempt
     if attempt.save is not None or not (attempt.is_finished or ended_as_asked(job)):
         return False

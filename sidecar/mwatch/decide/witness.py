@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a finding is proven: who confirms it, and who contradicts it.
+"""Whether a finding is proven: which witnesses confirm it, and which contradict it.
 
-A hang needs silent progress and a witness that does not read progress. Log and probe both show
-iterations and are one witness. A death is its own proof, unless training goes on after it. A busy
-CPU is not progress: a rank that waits for another spins. So CPU time contradicts neither a stopped
-rank nor a collective that does not end. A shipped log arrives up to a minute late, so a job that
-has just finished may look as if it hung and died.
+A hang needs an absence of progress and a witness that does not read progress. Log and probe both
+report iterations and count as one witness. A death is its own proof, unless training goes on after
+it. A busy CPU is not progress, because a rank that waits for another spins: CPU time contradicts
+neither a stopped rank nor a collective that does not end. A shipped log arrives up to a minute
+late, so a job that has just finished may look as if it hung and died.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from mwatch.model.phase import DeadlineSlot, JobPhase, slot_of
 from mwatch.model.settings import Settings
 
 _STALL_DETECTORS = frozenset({"stalled"})
-"""They compare the silence with the deadline of the phase already."""
+"""Detectors that already compare the silence with the deadline of the phase."""
 COLLECTIVES = frozenset({SignSource.NCCL_RAS, SignSource.FLIGHT_RECORDER})
 SPINNING_PHASES = frozenset({JobPhase.TRAINING, JobPhase.EVALUATING})
-"""In the others a busy CPU does real work: it compiles, reads or writes."""
+"""In all other phases a busy CPU does real work: it compiles, reads or writes."""
 _IN_LINE = frozenset({SignState.ALL_EQUAL, SignState.FLAT})
-_WAITING = "collective"  # phase in which the probe sees a rank that waits for others
+_WAITING = "collective"  # the phase that the probe reports for a rank that waits for others
 _STILL = frozenset({SignState.FLAT, SignState.STOPPED, SignState.DEAD})
 _OUT_OF_LINE = frozenset({SignState.STUCK, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
 AGREES: dict[SignSource, frozenset[SignState]] = {
@@ -42,9 +42,9 @@ AGREES: dict[SignSource, frozenset[SignState]] = {
     SignSource.NCCL_RAS: _OUT_OF_LINE | {SignState.FLAT, SignState.BEHIND},
     SignSource.FLIGHT_RECORDER: _OUT_OF_LINE,
     SignSource.STACKS: frozenset({SignState.FLAT, SignState.STUCK}),
-    SignSource.TENSORBOARD: frozenset(),  # written with the log: no second witness of silence
+    SignSource.TENSORBOARD: frozenset(),  # written with the log, so not an independent witness
 }
-"""States that confirm a stall. All ranks in the same place is usual in a healthy job."""
+"""States that confirm a stall. ALL_EQUAL does not: it is also usual in a healthy job."""
 _NAMES_A_RANK = frozenset(
     {
         SignState.DEAD,
@@ -54,14 +54,14 @@ _NAMES_A_RANK = frozenset(
         SignState.OUT_OF_STEP,
     }
 )
-"""One such rank, or one pod that is stopped as a whole, explains why all others wait."""
+"""States of one rank, or of one stopped pod, that explain why all others wait."""
 _LASTING = frozenset({SignState.DEAD, SignState.NEVER_JOINED, SignState.OUT_OF_STEP})
-"""Reported once, by a dump or a death; only progress refutes it."""
+"""States that a dump or a death reports only once; only progress refutes them."""
 _LAST_WORK_SECONDS = 15.0
-"""Reports of the step before may come so late: CPU time is measured over five seconds."""
+"""Maximum delay of reports about the last step: CPU time is measured over five seconds."""
 _WORK = frozenset({SignSource.CPU_TIME, SignSource.GPU_ACTIVITY})
 _BUSY = frozenset({SignSource.CPU_TIME, SignSource.STACKS})
-_MAX_KEPT = 16  # witnesses that are listed: there may be one for each of ten thousand ranks
+_MAX_KEPT = 16  # listed witnesses: there may be one for each of ten thousand ranks
 TIMEOUT_FAULTS = frozenset(
     {
         "collective-timeout", "collective-timeout-status", "desync-report", "ft-no-heartbeat",
@@ -80,7 +80,7 @@ _AT_ONCE_SECONDS, _TOO_FAST = 1.0, 0.2
 def is_over(job: Job) -> bool:
     """A process of the gang has failed: the others can only wait for it.
 
-    A pod that is gone without an exit code may belong to the attempt before.
+    A pod that is gone without an exit code may belong to the previous attempt.
     """
     attempt = job.attempt
     died = any(gone.exit.exit_code or gone.exit.signal for gone in attempt.gone.values())
@@ -88,7 +88,7 @@ def is_over(job: Job) -> bool:
 
 
 def reports_an_exit(finding: Finding) -> bool:
-    """The finding is about an exit, not a silence. A hang never is, except in a recorded log."""
+    """Whether the finding is about an exit, not a silence; a hang only is in a recorded log."""
     if finding.detector == LOG_END:
         return True
     proof = rule_of(finding).proof
@@ -98,9 +98,10 @@ def reports_an_exit(finding: Finding) -> bool:
 
 
 def is_only_printed(job: Job, finding: Finding) -> bool:
-    """Text says that it died, while wrappers watch all processes and report no end.
+    """Whether only log text reports a death, while wrappers watch all processes and report none.
 
-    Somebody may have quoted it, or caught it. Only a silence that a witness confirms shows more.
+    The text may be quoted, or the exception caught. The finding then needs a silence that a witness
+    confirms.
     """
     attempt = job.attempt
     if finding.detector == LOG_END or not attempt.streams or gone_times(job):
@@ -109,7 +110,10 @@ def is_only_printed(job: Job, finding: Finding) -> bool:
 
 
 def is_sick(finding: Finding) -> bool:
-    """A GPU that fell off the bus does not come back, whatever else still prints."""
+    """Whether the hardware fault is permanent, such as a GPU that has fallen off the bus.
+
+    Output of other processes does not refute it.
+    """
     return finding.cause is Cause.HARDWARE and finding.cannot_heal
 
 
@@ -144,7 +148,7 @@ def is_readable(job: Job) -> bool:
 
 
 def went_on_seconds(job: Job, finding: Finding, settings: Settings) -> float | None:
-    """Return how long after the finding iterations were still finished; None if they were not."""
+    """Return for how long after the finding iterations were still finished; None if none was."""
     attempt = job.attempt
     moments = [rank.progressed_at for rank in attempt.ranks.values() if rank.iteration is not None]
     moments += [] if attempt.line_at is None else [attempt.line_at]
@@ -178,9 +182,11 @@ def may_be_done(job: Job, finding: Finding) -> str | None:
 
 
 def may_be_quoted(job: Job) -> bool:
-    """The wrapper has seen no rank make an iteration, and all lines came at once, or much faster
-    than the iterations take that they report: a script may show the end of an old log before it
-    starts."""
+    """Whether the lines may be quoted from an old log that a script shows before it starts.
+
+    The wrapper has seen no rank make an iteration, and all lines came at once, or much faster than
+    the iterations that they report take.
+    """
     attempt = job.attempt
     if len(attempt.steps) < _SEVERAL or not all(map(job.has_wrapper, attempt.streams)):
         return False
@@ -192,7 +198,7 @@ def may_be_quoted(job: Job) -> bool:
 
 
 def is_stopped(job: Job, settings: Settings) -> bool:
-    """A signal holds a process: without another one it never goes on."""
+    """Whether a signal has stopped a process, which only another signal can continue."""
     wanted = AGREES[SignSource.PROCESS]
     return any(
         seen.sign.source is SignSource.PROCESS
@@ -209,7 +215,7 @@ def gone_times(job: Job) -> list[float]:
 
 
 def _is_guessed(job: Job, finding: Finding) -> bool:
-    """A finished job looks like this while its last lines are missing."""
+    """Whether the finding may be a finished job whose last lines are missing."""
     if finding.cause is not Cause.FINISHED_EARLY:
         is_silence = RULES[finding.cause].proof is Proof.SILENCE
         if not is_silence or reports_an_exit(finding):
@@ -255,18 +261,18 @@ class Spinning:
 
 
 def _waits_for_gpu(stack: RankStack) -> bool:
-    """It calls a function that returns when the GPU is done, and spins until then."""
+    """Whether the rank is in a call that spins until the GPU is done."""
     return stack.kind is StackKind.GPU and stack.gpu_utilization is not None
 
 
 class WitnessReports(NamedTuple):
     agreeing: tuple[Witness, ...]
     disagreeing: tuple[Witness, ...]
-    missing: str  # why nothing confirms it; empty if something does
+    missing: str  # why no witness confirms the finding; empty if one does
 
 
 class _Agreed:
-    """What matters about the confirming signs of tens of thousands of ranks."""
+    """Summary of the confirming signs, of which there may be tens of thousands."""
 
     def __init__(self, agreeing: Sequence[SignSeen], *, is_reported: bool) -> None:
         self.is_reported = is_reported
@@ -278,15 +284,17 @@ class _Agreed:
         self._streams = {seen.stream for seen in named if seen.sign.rank is None}
 
     def names_another(self, moving: SignSeen) -> bool:
-        """A rank or pod that explains why the busy one waits."""
+        """Whether another rank or pod explains why the busy one waits."""
         rank = moving.sign.rank
         streams = len(self._streams) > (moving.stream in self._streams)
         return streams or len(self._ranks) > (rank in self._ranks)
 
 
 def worked_until(job: Job) -> float:
-    """Return until when a CPU or GPU that rests now was at work although no progress came: a long
-    step, which contradicted a hang until then; 0: none was."""
+    """Return until when a CPU or GPU that is idle now was busy without progress; 0: none was.
+
+    That was a long step, which contradicted a hang until then.
+    """
     attempt = job.attempt
     moments = (
         attempt.moved_at.get(key, 0.0)
@@ -326,7 +334,7 @@ def witness_reports(job: Job, finding: Finding, settings: Settings) -> WitnessRe
 
 
 def _held_by_a_person(job: Job, signs: Sequence[SignSeen], settings: Settings) -> Witness | None:
-    """Somebody is there: a debugger is attached, or the whole command was stopped just now."""
+    """Return the sign of a person at work: an attached debugger, or a command stopped recently."""
     of_processes = [seen for seen in signs if seen.sign.source is SignSource.PROCESS]
     traced = next((seen for seen in of_processes if seen.sign.state is SignState.TRACED), None)
     if traced is not None:
@@ -341,7 +349,7 @@ def _held_by_a_person(job: Job, signs: Sequence[SignSeen], settings: Settings) -
 
 
 def _counts(job: Job, seen: SignSeen, settings: Settings) -> bool:
-    """A sign from before the last progress does not count.
+    """Whether the sign is recent enough; one from before the last progress does not count.
 
     Reports of a step that was running when a rank died may still arrive after its death.
     """
@@ -352,10 +360,13 @@ def _counts(job: Job, seen: SignSeen, settings: Settings) -> bool:
 
 
 def _agrees(job: Job, seen: SignSeen, rested: float) -> bool:
-    """`rested`: before this time a CPU or GPU at rest may be about the time before the last
-    progress, as when a save has just ended."""
+    """Whether the sign confirms a stall.
+
+    `rested`: a report of an idle CPU or GPU from before this time may describe the time before the
+    last progress, as after a save that has just ended.
+    """
     if seen.sign.source is SignSource.STACKS and job.sees(Source.PROBE):
-        return False  # taken by the probe, which read the progress too
+        return False  # the probe took it, which also reads the progress: not independent
     if seen.sign.source in _WORK and seen.at < rested:
         return False
     return seen.sign.state in AGREES[seen.sign.source]
@@ -363,7 +374,7 @@ def _agrees(job: Job, seen: SignSeen, rested: float) -> bool:
 
 def _contradicts(job: Job, moving: SignSeen, agreed: _Agreed) -> bool:
     if moving.sign.source is SignSource.PROCESS:
-        return False  # alive is not moving
+        return False  # a live process does not mean progress
     if agreed.last_death is not None and agreed.last_death >= moving.at:
         return False
     if moving.sign.source not in _BUSY:

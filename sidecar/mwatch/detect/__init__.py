@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The detectors: each module turns the state of a job into findings. `ALL` lists them.
 
-Each has a `DETECTOR`; code that several of them use is in `shared`.
+Each module defines a `DETECTOR`; code that several detectors use is in `shared`.
 """
 
 from __future__ import annotations

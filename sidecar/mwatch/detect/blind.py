@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""mwatch cannot see how the job is doing: neither healthy nor hung.
+"""mwatch cannot observe the job, so the job counts as neither healthy nor hung.
 
-No source is there, all fell silent at once, or the format of the output is unknown.
+No source is available, all sources fell silent at once, or the output format is unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mwatch.model.step import Step
 
 _INACTIVE = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.ENDED})
 _PROGRESS_SOURCES = (Source.LOG, Source.PROBE)
-"""Sources that show progress; the others are only witnesses."""
+"""Sources that show progress; the other sources are only witnesses."""
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
@@ -60,7 +60,7 @@ def _all_silent(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _no_lines(job: Job, settings: Settings) -> list[Finding]:
-    """A trainer runs, and no iteration line of it was ever recognised."""
+    """A trainer is running, but no iteration line in its output was ever recognised."""
     attempt = job.attempt
     if attempt.steps or any(rank.iteration is not None for rank in attempt.ranks.values()):
         return []
@@ -76,7 +76,7 @@ def _no_lines(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _runs_unobserved(job: Job) -> bool:
-    """Otherwise a start or a first step that takes too long is a stall."""
+    """Whether `stalled` cannot judge this phase; it reports a start or first step that hangs."""
     phase, layout = job.attempt.phase, job.layout
     if phase is JobPhase.STARTING:
         return layout.log_interval is None and layout.world_size is None
@@ -84,12 +84,12 @@ def _runs_unobserved(job: Job) -> bool:
 
 
 def _no_loss(job: Job, settings: Settings) -> list[Finding]:
-    """No loss from the first line on: a format without it, or NaN from the beginning."""
+    """No line from the first one on has a loss: unknown format, or NaN from the start."""
     steps = job.attempt.steps
     if not steps or steps[-1].losses or len(steps) < settings.hang.unknown_lines:
         return []
     if steps[-1].flavour == "torchtitan":
-        return []  # the first stages of its pipelines print -1, which is no loss
+        return []  # the first stages of its pipelines print -1, which is not a loss
     is_from_the_first = steps[0].first_covered <= (job.attempt.first_iteration or 0)
     if not is_from_the_first or any(step.losses for step in (*steps, *job.earlier_steps.values())):
         return []

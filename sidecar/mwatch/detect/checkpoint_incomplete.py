@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A checkpoint cannot be loaded, or the newest one is incomplete.
 
-A save under way, or one that a killed attempt left behind, leaves a half-written folder: that is
-critical only if the job tries to load it. Without the folder only the load itself shows it.
+A save in progress, or a save that a killed attempt left unfinished, leaves a half-written folder,
+which is critical only if the job tries to load it. If the folder cannot be read, only the load
+itself shows the damage.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if not has_trained(attempt) and attempt.load in ("begun", "failed"):
         target = job.checkpoints.get(attempt.load_iteration or -1)
         if attempt.load == "failed":
-            root = root_cause(job)  # it may also be the machine or the settings
+            root = root_cause(job)  # the machine or the settings may be the cause
             is_its_fault = root is None or root.cause in _ITS_FAULT
             return [_not_loaded(job, "could not be loaded")] if is_its_fault else []
         if target is not None and target.stored in _BAD:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training goes on, but no checkpoint was completed for far too long.
 
-The usual distance is the save interval, else that of earlier saves. A run that does not save is
-left alone, and so is one whose checkpoint lines and folder cannot be read.
+The expected distance is the save interval or, if that is unknown, the distance between earlier
+saves. A run is ignored if it does not save, or if its checkpoint lines and folder cannot be read.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mwatch.stats import median
 
 _LEARNT_FROM = 16
 _LEAST_SECONDS = 60.0
-"""Seconds since the last one. The folder is read every ten seconds; a test that saves more often is
-not late.
+"""Minimum seconds since the last checkpoint: the folder is read every ten seconds, so a test run
+that saves more often must not count as late.
 """
 
 
@@ -51,7 +51,7 @@ def _distance(job: Job) -> float | None:
 
 
 def _newest_known(job: Job) -> int:
-    """A quick estimate, good enough if all is well."""
+    """Estimate the newest checkpoint quickly; sufficient while saves are on time."""
     if not job.checkpoints:
         return _base(job)
     known = next(reversed(job.checkpoints.values()))
@@ -61,7 +61,7 @@ def _newest_known(job: Job) -> int:
 
 
 def _base(job: Job) -> int:
-    """Where the attempt began: earlier work cannot be lost."""
+    """Return the iteration at which the attempt began: earlier work cannot be lost."""
     attempt = job.attempt
     return attempt.resumed_from or max(0, (attempt.first_iteration or 1) - 1)
 
@@ -79,7 +79,7 @@ def _last_saved(job: Job) -> int:
 
 
 def _is_recent(job: Job, last: int) -> bool:
-    """In either direction: the clock of the storage may be ahead."""
+    """Whether it was saved recently, in either direction: the storage's clock may be ahead."""
     known = job.checkpoints.get(last)
     made_at = None if known is None else known.made_at
     since = job.attempt.began_at if made_at is None else made_at
@@ -87,7 +87,7 @@ def _is_recent(job: Job, last: int) -> bool:
 
 
 def _is_visible(job: Job) -> bool:
-    """Rank 0 alone prints checkpoint lines, and its log may not be read."""
+    """Whether saves can be observed: only rank 0 prints them, and its log may be unavailable."""
     prints = any(stream.prints_checkpoints for stream in job.streams.values())
     return prints or job.sees(Source.CHECKPOINTS)
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several attempts in a row fail with the same root cause within a short time.
 
-Without progress in between another restart does not help. An exception that the program raised
-twice at the same place is enough. A hang prints nothing, so attempts that hang are counted by
-`no_progress` alone.
+Without progress between the attempts, another restart does not help. Two attempts are enough if
+the program raised the exception at the same place both times. A hang prints nothing, so only
+`no_progress` counts attempts that hang.
 """
 
 from __future__ import annotations

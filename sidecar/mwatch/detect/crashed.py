@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The processes of the attempt died, or are about to.
 
-Proof is a launcher's report, an exit code, a signal or a reason given by Kubernetes. A traceback,
-or a line that only a dying process prints, is a strong hint if no iteration follows. It may have
-been caught, so where the processes can be watched they get a moment. `root_cause` says why.
+A launcher's report, an exit code, a signal or a reason given by Kubernetes is proof. A traceback,
+or a line that only a dying process prints, is a strong hint if no iteration follows. The exception
+may have been caught, so if the processes can be observed, the verdict waits for a short time.
+`root_cause` determines the cause.
 
-A recorded log may be an excerpt that ends with the fault itself: `at_log_end` reads it. Printed
-text alone is no proof for a live job, so only the reading of recorded logs asks for it.
+A recorded log may be an excerpt that ends with the fault itself: `at_log_end` judges it. Printed
+text alone does not prove the death of a live job, so only the replay of recorded logs calls it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _DEADLY = re.compile(
     r"|launcher-rank-crashed|collective-timeout|nccl-teardown|watchdog-.*|gil-hang|monitor-ends-.*"
     r"|k8s-(?:oom-killed|evicted|preempted|node-shutdown|deadline)|keyboard-interrupt|slurm-.*"
 )
-"""Faults after which their process does not go on."""
+"""Faults after which the process that prints them does not continue."""
 _GUARDS = frozenset({"nan-guard-raised", "nan-in-gradients", "nan-in-gradients-fsdp"})
 _SLURM_ENDS = frozenset({"slurm-time-limit", "slurm-cancelled"})
 _SAVES_FIRST = "Saving a checkpoint and exiting now"
@@ -62,11 +63,11 @@ _CATCHABLE = (Blame.USER, Blame.STORAGE, Blame.FABRIC)
 _NUMBERS = re.compile(r"0x[0-9a-fA-F]+|/\S+|\d+")
 _ITERATION = re.compile(r"iteration #?(\d{1,18})")
 _FINGERPRINT_WORDS = 8
-_UNPROVEN = 0.6  # confidence in a cause where only the end of a log shows the end of a run
+_UNPROVEN = 0.6  # maximum confidence if only the end of a log shows that the run ended
 _LOSES_RESULT = (Cause.CHECKPOINT, Cause.OOM, Cause.STORAGE)
-"""Causes of a last save that failed."""
+"""Causes for which the last save failed, so that the result is lost."""
 _ANOTHER_DIED = re.compile(r"\b(?:RayActor|ActorDied|WorkerCrashed|NodeDied|OutOfMemory)Error$")
-"""A worker was lost, so the bar that was full is one of several."""
+"""Exceptions about a lost worker: the progress bar that completed was only one of several."""
 _MISMATCH = "collective-mismatch"
 _SIGKILL = 9
 _NAMELESS = re.compile(r"(?:-?\d+|SIG\w+)?")
@@ -75,13 +76,13 @@ _INTERRUPTED = "keyboard-interrupt"
 _FIRST_LINES = 5
 _OF_THE_PROGRAM = ("process-crash", "software-stack", "gpu-hardware")  # runbooks
 _CTRL_C_ERROR = "KeyboardInterrupt"
-_SHORT = ("load", "save", "data")  # what a trainer does between its steps
+_SHORT = ("load", "save", "data")  # short activities of a trainer between its steps
 _CTRL_C = re.compile(r"\^C|\bSIGINT\b|Received 2 death signal")
 _NUMERIC = (Cause.NAN, Cause.RERUN, Cause.HARDWARE)  # causes whose messages may name the iteration
 
 
 def is_quiet(attempt: Attempt) -> bool:
-    """Only iterations were printed lately: the common case, checked first."""
+    """Whether no fault or error follows the last iteration line: the common case, checked first."""
     newest: list[FaultSeen | ErrorSeen] = [*attempt.errors[-1:], *attempt.faults[-1:]]
     return not attempt.gone and not any(_is_last(attempt, seen) for seen in newest)
 
@@ -92,7 +93,7 @@ def _is_last(attempt: Attempt, seen: FaultSeen | ErrorSeen) -> bool:
 
 
 def exited_in_order(attempt: Attempt) -> bool:
-    """The attempt finished or announced its exit: later errors are only the process ending."""
+    """Whether the attempt finished or announced its exit; later errors come from the shutdown."""
     if attempt.is_done:
         return attempt.is_finished
     if attempt.exit is None:
@@ -108,14 +109,14 @@ def is_proven(job: Job) -> bool:
             return True
     return any(
         seen.error.kind in REPORTS
-        and not job.has_wrapper(seen.stream)  # it would report the end
+        and not job.has_wrapper(seen.stream)  # the wrapper reports the exit itself
         and _is_last(attempt, seen)
         for seen in attempt.errors
     )
 
 
 def is_credible(job: Job, settings: Settings) -> bool:
-    """Without proof: nothing progressed after the last error."""
+    """Whether the attempt probably died, without proof: no progress follows the last error."""
     attempt = job.attempt
     errors = _last_errors(attempt)
     if not errors:
@@ -128,7 +129,7 @@ def is_credible(job: Job, settings: Settings) -> bool:
 
 
 def is_sure(job: Job, settings: Settings) -> bool:
-    """Critical, not just one traceback of a job that may go on."""
+    """Whether the finding is critical, and not just a traceback of a job that may continue."""
     attempt = job.attempt
     if not has_trained(attempt):
         return True
@@ -157,7 +158,7 @@ def _is_deadly(attempt: Attempt, seen: FaultSeen) -> bool:
 
 
 def _announces_exit(seen: FaultSeen | ErrorSeen) -> bool:
-    """Megatron prints this, saves, and then exits."""
+    """Whether Megatron announced an exit: it prints this line, saves, and then exits."""
     return isinstance(seen, FaultSeen) and seen.fault.id.startswith("rerun-")
 
 
@@ -186,7 +187,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 def _hang_behind_kill(
     job: Job, root: RootCause, finding: Finding, settings: Settings
 ) -> Finding | None:
-    """Somebody ended a run that had stood still: the silence is the fault, not the signal."""
+    """Report a hang if a run was killed after it had stalled: the signal is not the fault."""
     by_slurm = root.fault is not None and root.fault.fault.id in _SLURM_ENDS
     if root.cause is not Cause.KILLED and not by_slurm:
         return None
@@ -212,8 +213,8 @@ def _hang_behind_kill(
 def at_log_end(job: Job, after: Mapping[str, int], settings: Settings) -> Finding | None:
     """Find the fault with which a recorded log ends. `after`: the last line of progress, by file.
 
-    Many lines may follow it, such as errors of other ranks and the report of a launcher. After the
-    end of the training only an exception counts that shows that its result was not saved.
+    Many lines may follow the fault, such as errors of other ranks and the report of a launcher.
+    After training has finished, an exception counts only if it shows that the result was not saved.
     """
     attempt = job.attempt
     is_after_end = attempt.is_finished and attempt.exit is None
@@ -236,8 +237,8 @@ def at_log_end(job: Job, after: Mapping[str, int], settings: Settings) -> Findin
 
 
 def _interrupted_hang(found: Finding, summary: str) -> Finding:
-    """What somebody ended by hand because it stood still, as far as the log shows. The rank that
-    printed the interrupt is as good as any other."""
+    """Turn the finding into a possible hang that a person interrupted, as far as the log shows. The
+    rank that printed the interrupt is arbitrary, so no culprit is named."""
     return replace(
         found,
         culprit=None,
@@ -250,8 +251,8 @@ def _interrupted_hang(found: Finding, summary: str) -> Finding:
 
 
 def _never_worked(attempt: Attempt, found: Finding, root: RootCause) -> bool:
-    """A kernel or a process broke before the first step: a restart may do the same again, and
-    nothing shows that the run has ended."""
+    """Whether a kernel or a process crashed before the first step: the crash may recur after a
+    restart, and nothing shows that the run has ended."""
     if found.cause is not Cause.CRASH or has_trained(attempt) or attempt.resumed_from is not None:
         return False
     entry = root.fault.entry if root.fault else None
@@ -259,7 +260,8 @@ def _never_worked(attempt: Attempt, found: Finding, root: RootCause) -> bool:
 
 
 def _is_by_hand(root: RootCause) -> bool:
-    """Someone pressed Ctrl-C, or a job that had begun to print was cancelled or ran out of time."""
+    """Whether a person pressed Ctrl-C, or a job that had begun to print was cancelled or hit its
+    time limit."""
     if root.fault is not None:
         fault = root.fault.fault
         is_cancelled = fault.id in _SLURM_ENDS or _CTRL_C.search(fault.text) is not None
@@ -268,13 +270,14 @@ def _is_by_hand(root: RootCause) -> bool:
 
 
 def _has_waited(attempt: Attempt) -> bool:
-    """The interrupt came where nothing should take long enough for a person to press a key."""
+    """Whether the interrupt came during an activity too short for a person to react to."""
     interrupts = (seen.error for seen in attempt.errors if seen.error.error == _CTRL_C_ERROR)
     return any(error.during in _SHORT for error in interrupts)
 
 
 def _loses_result(job: Job, root: RootCause) -> bool:
-    """The ranks do not meet, or a save or an export fails. Errors of closing hurt nobody."""
+    """Whether the result of a finished run is lost: ranks do not meet, or a save or export fails.
+    Errors during shutdown are harmless."""
     attempt = job.attempt
     ends = (each for each in job.checkpoints.values() if each.iteration == attempt.iteration)
     if any(each.attempt == attempt.number for each in ends):
@@ -285,7 +288,7 @@ def _loses_result(job: Job, root: RootCause) -> bool:
         return False
     if root.error.error.error and _ANOTHER_DIED.search(root.error.error.error):
         return True
-    if root.cause is Cause.KILLED:  # launchers end by SIGTERM what has nothing left to do
+    if root.cause is Cause.KILLED:  # launchers send SIGTERM to processes that have finished
         code = plain(root.error.error.exit_code, root.error.error.signal)
         return root.error.error.kind in REPORTS and signal_of(code) == _SIGKILL
     during = root.error.error.during
@@ -343,23 +346,23 @@ def _since(job: Job, root: RootCause) -> int | None:
     named = _named(root)
     if named is None:
         return max([done or 0, *_checked(job, root)]) + 1
-    # What the guard saved on its way out is the last good one; releases count apart.
+    # The guard's save on exit is the last good iteration; releases count it differently.
     limits = [number + 1 for number, at in _saves(job) if at >= root.at]
-    if done is not None:  # had more been finished, there would be a line
+    if done is not None:  # a later iteration would have printed a line
         limits.append(done + (job.layout.log_interval or named))
     return min([named, *limits])
 
 
 def _checked(job: Job, root: RootCause) -> list[int]:
-    """Checkpoints of this attempt from before a guard raised that checks every iteration: there was
-    no NaN up to them, though no line shows the newest iterations."""
+    """Return the checkpoints that this attempt saved before a guard raised. The guard checks every
+    iteration: there was no NaN up to them, though no line shows the newest iterations."""
     if root.fault is None or root.fault.fault.id not in _GUARDS:
         return []
     return [number for number, at in _saves(job) if at < root.at]
 
 
 def _saves(job: Job) -> list[tuple[int, float]]:
-    """The checkpoints that the log reports as saved by this attempt, and when."""
+    """Return the checkpoints that the log reports as saved by this attempt, with their times."""
     return [
         (known.iteration, known.saved_at)
         for known in job.checkpoints.values()
@@ -368,7 +371,7 @@ def _saves(job: Job) -> list[tuple[int, float]]:
 
 
 def _named(root: RootCause) -> int | None:
-    """Return the iteration that the message names; Megatron prints -1 if it does not know."""
+    """Return the iteration that the message names; Megatron prints -1 if unknown."""
     text = root.fault.fault.text if root.fault else root.error.error.message if root.error else ""
     found = _ITERATION.search(text)
     return int(found[1]) if found else None
@@ -388,7 +391,7 @@ def _evidence(attempt: Attempt, root: RootCause) -> tuple[Evidence, ...]:
 
 
 def _fingerprint(root: RootCause) -> str:
-    """Equal for the same failure: without numbers, addresses and paths."""
+    """Return a key without numbers, addresses and paths, equal for the same failure."""
     if root.mismatch:
         return f"{root.cause}/{_MISMATCH}"
     if root.fault:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The network between ranks reports an error: InfiniBand, EFA, NVLink, a link that is down.
 
-Flaps recover by themselves, and a peer that died looks like a lost path. So a line is critical only
-if the job has stopped too, and nothing else went wrong before it.
+Link flaps recover by themselves, and a dead peer looks like a lost path. So a line is critical only
+if the job has stopped too, and nothing else failed before it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mwatch.model.settings import Settings
 FLAP_SECONDS = 300.0  # network alerts are tolerated until there are two within five minutes
 _ONE_EVENT_SECONDS = 5.0
 _NONFATAL = "nonfatal"
-_INSIDE = "nvlink"  # runbook of the links between the GPUs of a node
+_INSIDE = "nvlink"  # runbook of the links between GPUs within a node
 _MAX_EVIDENCE = 4
 
 
@@ -71,7 +71,7 @@ def _is_fabric(seen: FaultSeen) -> bool:
 
 
 def _cause(seen: FaultSeen) -> Cause:
-    """A link inside the node breaks with the node."""
+    """Return the cause; a fault of a link inside the node counts as hardware of that node."""
     is_inside = seen.entry is not None and seen.entry.runbook == _INSIDE
     return Cause.HARDWARE if is_inside else Cause.FABRIC
 
@@ -89,7 +89,7 @@ def _severity(
 
 
 def _flaps(faults: list[FaultSeen]) -> bool:
-    """Twice in five minutes; the lines that all ranks print of one event count once."""
+    """Whether two events came within five minutes; the ranks' lines about one event count once."""
     events = [faults[0].at]
     for seen in faults:
         if seen.at - events[-1] > _ONE_EVENT_SECONDS:
@@ -98,10 +98,10 @@ def _flaps(faults: list[FaultSeen]) -> bool:
 
 
 def _follows_another(job: Job, first: FaultSeen) -> bool:
-    """A root cause of another kind came before: its peers only see that the path is gone."""
+    """Whether a root cause of another kind came first: its peers only report a lost path."""
     attempt = job.attempt
     if ran_out_of_memory(attempt.faults):
-        return True  # who was killed for its memory is reported last
+        return True  # the kill for memory use is reported last
     roots = (seen for seen in attempt.faults if seen.is_root)
     if any(seen.at <= first.at and not _is_fabric(seen) for seen in roots):
         return True

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trainer exited in good order before its last iteration without being asked to.
 
-Kubernetes then shows the Job as Succeeded. Asked for are an exit interval, an exit duration and the
-time limit of an evaluation; a SIGTERM (with its save) and a termination request of the cluster's
-autoresume are not. If the last iteration is unknown, exit code 0 is believed. So it is where the
-attempt before ended at the same place: early stopping, or data that are used up.
+Kubernetes then shows the Job as Succeeded. Exits by exit interval, exit duration or the time limit
+of an evaluation count as requested; exits by SIGTERM (with its save) or by a termination request of
+the cluster's autoresume do not. Exit code 0 is accepted if the last iteration is unknown, or if the
+previous attempt ended at the same place (early stopping, or the data are used up).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mwatch.model.observation import Source
 from mwatch.model.settings import Settings
 from mwatch_trainer.contract import TRAINS_ON
 
-_CREDIBLE = 0.7  # below it is a complaint about a peer, which a good end brings too
+_CREDIBLE = 0.7  # a root cause below it is a report about a peer, also seen in clean exits
 _PRINTED = {
     "signal": "after a termination signal",
     "terminated": "as the cluster's autoresume asked",
@@ -44,7 +44,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
     if not _all_left_with_zero(attempt) or not _is_before_the_end(job):
         return []
     if (root := root_cause(job)) is not None and root.confidence >= _CREDIBLE:
-        return []  # a failure that ends with 0: see crashed
+        return []  # a failure that exits with 0: see crashed
     if job.ended_itself_twice or _trains_on(attempt):
         return []
     last = max(attempt.gone.values(), key=lambda gone: gone.at)
@@ -58,7 +58,7 @@ def _all_left_with_zero(attempt: Attempt) -> bool:
 
 
 def _trains_on(attempt: Attempt) -> bool:
-    """A script has ended that started the training in the background."""
+    """Whether the script that ended had started the training in the background."""
     return any(gone.exit.reason == TRAINS_ON for gone in attempt.gone.values())
 
 
@@ -71,7 +71,7 @@ def _is_before_the_end(job: Job) -> bool:
     known = cadence(job)
     apart = job.layout.log_interval or (known.iterations if known is not None else 1)
     if done >= total or (attempt.steps and total - done < apart):
-        return False  # the last ones are too few for a line
+        return False  # too few iterations are left for another line
     return has_trained(attempt) or not attempt.evaluations  # `--skip-train` only evaluates
 
 

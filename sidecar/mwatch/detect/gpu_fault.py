@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU or its node is broken, by an Xid or by an error of the driver, CUDA or the host.
+"""A GPU or its node is broken, as shown by an Xid or an error of the driver, CUDA or the host.
 
 A fault that the job survived is only a warning: it may be on a GPU of another job. The kernel log
-does not say which rank uses a GPU; the fault names its PCI address.
+does not name the rank that uses a GPU; the fault has the GPU's PCI address.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _of_node(job: Job, bursts: list[list[FaultSeen]], settings: Settings) -> Finding | None:
-    """Judge the first burst that the job did not survive, else the newest."""
+    """Judge the first burst that the job did not survive, otherwise the newest burst."""
     found = [roots for roots in map(xid.roots, bursts) if roots]
     if not found:
         return None
@@ -51,7 +51,7 @@ def _of_node(job: Job, bursts: list[list[FaultSeen]], settings: Settings) -> Fin
 
 
 def _named_by_text(faults: list[FaultSeen]) -> FaultSeen | None:
-    """Return the first error of CUDA or the host; after an error of the job it is an echo."""
+    """Return the first error of CUDA or the host that is not a consequence of a job error."""
     is_echo = False
     for seen in sorted(faults, key=lambda each: each.at):
         entry = seen.entry

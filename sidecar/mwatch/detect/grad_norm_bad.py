@@ -3,10 +3,10 @@
 """The gradient norm is NaN or infinite, or far above what is usual in this run.
 
 Megatron prints the norm of the last iteration, and omits it if that was skipped for an overflow.
-Other trainers print the norm of a step that their loss scaler skipped, and no counter says so:
-beside a finite loss it proves nothing until more steps in a row have one than any scaler skips.
-Hugging Face's Trainer prints a loss of NaN as 0. Some fp16 pipelines always print a norm of 0.000,
-which means nothing.
+Other trainers print a non-finite norm for a step that their loss scaler skipped, without a counter
+of skipped steps: with a finite loss beside it, such a norm proves nothing until it occurs in more
+consecutive steps than any scaler skips. Hugging Face's Trainer prints a NaN loss as 0. Some fp16
+pipelines always print a norm of 0.000, which is not a measurement.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mwatch.stats import median
 
 _COUNTS_SKIPS = frozenset({"megatron", "bridge"})
 _NEVER_SCALES = "torchtitan"
-_BEFORE = 16  # lines that show whether a loss of 0 is usual here
+_BEFORE = 16  # lines that show whether a loss of 0 is usual in this run
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
@@ -89,7 +89,11 @@ def _may_be_skipped(job: Job, step: Step) -> bool:
 
 
 def _outlasts_a_scaler(job: Job, rules: NumberSettings) -> bool:
-    """With a long log interval a few lines cover as many steps; one may show a single skip."""
+    """Whether the norm stays bad for more steps than a loss scaler skips in a row.
+
+    With a long log interval a few lines cover that many steps, but each line may show only one
+    skipped step, so a minimum number of lines is required too.
+    """
     steps = job.attempt.steps
     newest = steps[-1]
     for count, step in enumerate(reversed(steps), 1):
@@ -102,8 +106,11 @@ def _outlasts_a_scaler(job: Job, rules: NumberSettings) -> bool:
 
 
 def _hides_nan(job: Job, start: int, rules: NumberSettings) -> bool:
-    """The loss fell to exactly 0 with these norms, or it always was 0, and the learning rate shows
-    that steps are made: its schedule waits for a step that is skipped."""
+    """Whether a printed loss of 0 stands for NaN.
+
+    Either the loss fell to exactly 0 together with these norms, or it was always 0 while the
+    learning rate changes: its schedule does not advance for a skipped step, so steps are made.
+    """
     steps = job.attempt.steps
     if printed_loss(steps[-1]) != 0.0:
         return False

@@ -3,11 +3,11 @@
 """The loss is NaN: printed as such, or missing from the line, as Megatron hides it.
 
 Megatron prints a mean loss only if it is not below zero, and comparisons with NaN are false, so the
-field vanishes while both counters stay 0. A line with only skipped steps says nothing. A run that
-never printed a loss is left alone, as its format may be unknown, unless its gradients are NaN too
-or its lines have every other field of Megatron's. A mean that turned negative from far away is
-distinguished by its gradients: those of a loss that is NaN are NaN, so the first lines with a
-gradient norm that is finite and moves are a warning, and more of them show a sound run.
+field vanishes while both counters stay 0. A line with only skipped steps proves nothing. A run that
+never printed a loss is ignored, as its format may be unknown, unless its gradients are NaN too or
+its lines have every other field of Megatron's. A mean that turned negative without having been near
+zero is distinguished by its gradients: a NaN loss has NaN gradients, so the first lines whose
+gradient norm is finite and changes give a warning, and more such lines show a sound run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BEFORE = 16  # lines before the gap that show whether this run prints its loss 
 _FEW = 5
 _MOST = 0.75
 _RECENT = 32
-_REACH = 2.0  # lines: a loss that has fallen so far at each may fall faster
+_REACH = 2.0  # lines over which the recent fall is extrapolated, as it may speed up
 _SOUND = 3
 
 
@@ -84,7 +84,7 @@ def _missing(job: Job, rules: NumberSettings) -> list[Finding]:
 
 
 def _since(job: Job, start: int, first: int) -> int:
-    """A validation that was NaN after the last good line comes first."""
+    """Return the first bad iteration, of a line or of a validation after the last good line."""
     steps = job.attempt.steps
     validated = job.attempt.bad_validation_at
     since = first_iteration(steps, first)
@@ -94,7 +94,7 @@ def _since(job: Job, start: int, first: int) -> int:
 
 
 def _is_bad(step: Step) -> bool:
-    """The line shows that the loss is not finite."""
+    """Whether the line shows that the loss is not finite."""
     loss = main_loss(step)
     if loss is not None:
         return not math.isfinite(loss)
@@ -122,8 +122,8 @@ def _is_enough(job: Job, start: int, rules: NumberSettings) -> bool:
 
 
 def _never_printed(job: Job, start: int) -> bool:
-    """Megatron's own lines, complete but for the loss, from the first one on: no mean of batches
-    is negative every time."""
+    """Whether all lines are Megatron's own and complete except for the loss, from the first one on:
+    a mean over batches is not negative every time."""
     steps = job.attempt.steps
     is_first = start == 0 and steps[0].first_covered <= (job.attempt.first_iteration or 0)
     if not is_first or any(step.losses for step in job.earlier_steps.values()):
@@ -137,15 +137,16 @@ def _is_complete(step: Step) -> bool:
 
 
 def _is_unsure(job: Job, step: Step) -> bool:
-    if main_loss(step) is None:  # a line that was cut off has lost more than the loss
+    if main_loss(step) is None:  # a truncated line lacks more than the loss
         return step.loss_scale is None and step.grad_norm is None
     is_scaled = job.layout.precision == "fp16" or (step.loss_scale or 0.0) > 1.0
     return is_scaled and step.flavour not in ("megatron", "bridge")
 
 
 def _may_be_negative(job: Job, start: int, rules: NumberSettings) -> bool:
-    """Zero was near: by value, by how much the loss changes from line to line, or because it fell
-    towards it. The objective of reinforcement learning has no sign, nor has a likelihood."""
+    """Whether the loss was near zero: by value, relative to its changes from line to line, or
+    because it was falling towards zero. Reinforcement learning objectives and likelihoods may have
+    either sign."""
     steps = job.attempt.steps
     reported = [printed_loss(steps[index]) for index in range(max(0, start - _BEFORE), start)]
     known = [loss for loss in reported if loss is not None]
@@ -160,7 +161,7 @@ def _may_be_negative(job: Job, start: int, rules: NumberSettings) -> bool:
 
 
 def _used_to_print(job: Job, start: int) -> bool:
-    """Most lines before the gap had a loss; for a new attempt, the last lines of earlier ones."""
+    """Whether most lines before the gap had a loss; in a new attempt, the last earlier lines."""
     steps = job.attempt.steps
     before = [steps[index] for index in range(max(0, start - _BEFORE), start)]
     before = before or list(islice(reversed(job.earlier_steps.values()), _BEFORE))
@@ -174,7 +175,7 @@ def _has_finite_gradients(step: Step) -> bool:
 
 
 def _doubt(job: Job, start: int, bad: Step) -> str:
-    """Why it may be sound all the same; empty: nothing says so."""
+    """Return why the loss may be sound after all; empty if nothing suggests it."""
     if main_loss(bad) is None:
         is_sound = _has_sound_gradients(job, start)
         return ", or below zero, as the gradients are finite" if is_sound else ""
@@ -185,7 +186,10 @@ def _doubt(job: Job, start: int, bad: Step) -> str:
 
 
 def _has_sound_gradients(job: Job, start: int) -> bool:
-    """The norms of the newest bad lines, or of one and the line before, are finite and move."""
+    """Whether the norms of the newest bad lines are finite and vary.
+
+    A single bad line is compared with the line before it.
+    """
     steps = job.attempt.steps
     missing = (step for step in islice(reversed(steps), len(steps) - start) if _is_bad(step))
     near = list(islice(missing, _SOUND))
@@ -197,7 +201,7 @@ def _has_sound_gradients(job: Job, start: int) -> bool:
 
 
 def _side_loss(steps: deque[Step], name: str) -> Finding:
-    """Only for information: the trained loss is finite."""
+    """Report a side loss that is not finite, for information only: the trained loss is finite."""
     newest = steps[-1]
     start = streak_start(steps, lambda step: not math.isfinite(step.losses.get(name, 0.0)))
     since = first_iteration(steps, start)
@@ -216,8 +220,8 @@ def _side_loss(steps: deque[Step], name: str) -> Finding:
 
 
 def _bad_validation(iteration: int, newest: Step | None) -> Finding:
-    """Only a warning: an empty validation set gives NaN too. If the next training loss is finite,
-    the weights are sound."""
+    """Report a bad validation loss, at most as a warning: an empty validation set gives NaN too. If
+    the next training loss is finite, the weights are sound."""
     is_sound = newest is not None and newest.iteration > iteration
     text = f"The validation loss at iteration {iteration} is NaN or infinite"
     fix = "; the training loss stayed finite, so look at the validation data"

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fp16 loss scale has collapsed: at its minimum Megatron skips every step without a message.
 
-Normal are the warm-down from 2^32 (16 to 18 skips in a row at the start of an attempt) and about 2
-skips in 1000 steps after that. Not normal: skips that go on at the minimum, more skips in a row
-than any warm-down needs, and many halvings in few steps after it. The printed scale is that of the
-last iteration of a line, so with a long log interval only the minimum and the skips show it.
-DeepSpeed and Apex print a line for each overflow: where step lines have no scale, those show it.
+The warm-down from 2^32 (16 to 18 skips in a row at the start of an attempt) and about 2 skips in
+1000 steps after that are normal. Skips that continue at the minimum, more skips in a row than any
+warm-down needs, and many halvings in few steps after the warm-down are not. The printed scale is
+that of the last iteration of a line, so with a long log interval only the minimum and the skips
+show the collapse. DeepSpeed and Apex print a line for each overflow, which is used where step lines
+have no scale.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 from mwatch.model.step import Step
 
-_NEWEST = 3  # lines; a skip in one of them means that skips go on
+_NEWEST = 3  # lines; a skip in any of them means that skips continue
 _NEAR = 64
 _MESSAGES = 2
 _GIVES_UP = "loss-scale-at-minimum"
-_FROM_THE_TOP = 33  # skips from 2^32 to 1, one of which only spends hysteresis
-_FLOOR_SKIPS = 8  # skips in a row at one scale, beyond any usual hysteresis
-_LONG_SLIDE = 10  # windows that a slide of many halvings may take
+_FROM_THE_TOP = 33  # skips from 2^32 to 1; one of them only uses up hysteresis
+_FLOOR_SKIPS = 8  # skips in a row at one scale, more than any usual hysteresis
+_LONG_SLIDE = 10  # collapse windows over which many halvings count as one slide
 
 
 def detect(job: Job, settings: Settings) -> list[Finding]:
@@ -45,7 +46,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _by_messages(job: Job) -> list[Finding]:
-    """The scale was 1 or less, and the step overflowed all the same, lately."""
+    """Judge by overflow messages: recent steps overflowed although the scale was 1 or less."""
     attempt = job.attempt
     lately = [(at, each) for at, each in attempt.overflows if each.scale_before is not None]
     if len(lately) < _MESSAGES:
@@ -82,14 +83,18 @@ def _of_message(overflow: Overflow) -> Evidence:
 
 
 def _is_sliding(steps: deque[Step], scale: float) -> bool:
-    """Without a skip in the newest line: at the minimum, or in a fork whose counters stay 0."""
+    """Whether the scale is sliding although the newest line shows no skip: it is at the minimum, or
+    the run is a fork whose counters stay 0."""
     if scale <= 1.0:
         return any(step.skipped for step in islice(reversed(steps), _NEWEST))
     return len(steps) > 1 and (steps[-2].loss_scale or 0.0) > scale
 
 
 def _is_dynamic(job: Job) -> bool:
-    """Only if another scale above 1 was printed: bf16 prints 1.0, and a constant never moves."""
+    """Whether the scale is dynamic: by the layout, or because another scale above 1 was printed.
+
+    bf16 prints 1.0, and a constant scale never changes.
+    """
     if job.layout.is_dynamic_scale is not None:
         return job.layout.is_dynamic_scale
     steps = job.attempt.steps
@@ -118,7 +123,7 @@ def _collapse(job: Job, scale: float, rules: NumberSettings) -> list[Finding]:
 
 
 def _is_at_minimum(steps: deque[Step], lowest: float) -> bool:
-    """Count the skips at the lowest scale, without those that led to it."""
+    """Whether skips continue at the lowest scale, not counting the skips that led to it."""
     near = islice(reversed(steps), _NEAR)
     if lowest > 1.0:  # `--min-loss-scale` is not always 1
         stuck = list(takewhile(lambda s: s.loss_scale == lowest and is_all_skipped(s), near))
@@ -141,11 +146,11 @@ def _skips_in_a_row(steps: deque[Step], rules: NumberSettings) -> int:
 
 
 def _warm_down(job: Job, rules: NumberSettings) -> int:
-    """Return how many first lines of the attempt are warm-down: until a while without skips."""
+    """Return how many of the first lines are warm-down, which ends with a stretch without skips."""
     steps = job.attempt.steps
     first = job.attempt.first_iteration
     if first is not None and steps[0].first_covered > first + rules.warm_down_skips:
-        return 0  # they are no longer kept
+        return 0  # the warm-down lines are no longer kept
     clean, before = 0, None
     for index, step in enumerate(steps):
         is_fall = before is not None and (step.loss_scale or 0.0) < before
@@ -157,8 +162,8 @@ def _warm_down(job: Job, rules: NumberSettings) -> int:
 
 
 def _halvings(steps: deque[Step], span: int, warm: int) -> int:
-    """Count within the newest `span` iterations, after the warm-down and since the scale last
-    grew."""
+    """Count the halvings within the newest `span` iterations, after the warm-down and since the
+    scale last grew."""
     lowest = highest = steps[-1].loss_scale or 0.0
     for index in range(len(steps) - 1, max(warm, len(steps) - span) - 1, -1):
         span -= steps[index].new

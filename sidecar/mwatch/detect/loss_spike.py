@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loss has jumped up and stays there.
 
-Short spikes recover by themselves and are not reported. A spike from the first line of an attempt
-may be another data set as well as bad weights: only a warning. What is usual is learnt from this
-attempt and, for a young one, from the lines of earlier ones. With few lines before it only a jump
-that no noise and no change of data explains counts: to more than twice the loss, and further from
-it than anything before. It is a warning until it has lasted for as many iterations as others, and
-always if an excerpt shows next to nothing of the time before. So is a loss that rises with every
-line, a rise that is small in itself, and a loss that is higher from one line to the next and rises
-no further while the gradient norm stays as it was: the data may be others.
+Short spikes recover by themselves and are not reported. The usual loss is learnt from this attempt
+and, early in an attempt, from the lines of earlier attempts. After few lines, only a jump that
+neither noise nor a change of data explains counts: the loss more than doubles and exceeds
+everything before it. These cases are only warnings:
+
+- a spike from the first line of an attempt, as it may be another data set and not bad weights;
+- a jump after few lines, until it has lasted for as many iterations as other spikes must, and
+  always if the log shows almost nothing of the time before it;
+- a loss that rises with every line, and a rise that is small in absolute terms;
+- a loss that jumps from one line to the next and rises no further while the gradient norm is
+  unchanged: the data may have changed.
 """
 
 from __future__ import annotations
@@ -40,19 +43,20 @@ from mwatch.stats import median, quantile, spread
 _CHEAP_SHARE = 0.85  # of the ratio: noise may lift a single older line above its neighbours
 _RECENT = 5
 _LATELY = 10
-_FEW = 3  # lines before a great jump, fewer for a warning, and
-_FEW_AFTER = 3  # lines after it
+_FEW = 3  # lines before a great jump; with fewer it is only a warning
+_FEW_AFTER = 3  # lines after a great jump
 _GREAT = 2.0
 _FAR = 1.0
-"""A cross-entropy that rises by this much in few lines forgot what it had learnt."""
+"""Absolute rise: a cross-entropy that rises by this much in few lines means that the model lost
+what it had learnt."""
 _ALONE = 3.0
-"""Both the ratio and the rise that prove a jump from a single line."""
+"""Ratio and absolute rise that prove a jump if only a single line precedes it."""
 _BACK = 0.8
-_RISES = 0.25  # of the jump, or
-_RISES_SIGMAS = 4.0
-_MOVED = 2.0  # times the usual gradient norm, or so many times less
-_CLIMB = 5  # lines in a row, each above the one before, to
-_CLIMB_RATIO = 1.5  # times the lowest loss, and above all that was printed before it
+_RISES = 0.25  # share of the jump by which a spike must go on rising
+_RISES_SIGMAS = 4.0  # the same in units of noise; the larger of both applies
+_MOVED = 2.0  # factor by which the gradient norm must leave its usual value, up or down
+_CLIMB = 5  # lines in a row, each above the one before
+_CLIMB_RATIO = 1.5  # times the lowest loss, and above everything printed before it
 
 
 class _Reported(NamedTuple):
@@ -82,7 +86,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _last_of_earlier(job: Job) -> float | None:
-    """Return the last loss before a young attempt."""
+    """Return the last loss of earlier attempts while this attempt has few lines."""
     if not job.earlier_steps or len(job.attempt.steps) >= WINDOW:
         return None
     return printed_loss(next(reversed(job.earlier_steps.values())))
@@ -98,14 +102,14 @@ def _spike(job: Job, rules: NumberSettings) -> list[Finding]:
     if len(spike) < rules.spike_lines or len(before) < rules.baseline_lines // 2:
         return []
     usual = median(each.loss for each in before[-_LATELY:])  # it may have been falling fast
-    # From line to line, so that a loss that still falls does not count as noisy.
+    # Measured from line to line, so that a falling loss does not count as noisy.
     noise = float(spread([later.loss - each.loss for each, later in pairwise(before)]) / 2**0.5)
     limit = max(rules.spike_ratio * usual, usual + rules.spike_sigmas * noise)
     peak = quantile((each.loss for each in spike), 0.9)
     if any(each.loss <= limit for each in spike[-rules.spike_lines :]):
         return []
     if recent < (usual + peak) / 2:
-        return []  # it is on its way back
+        return []  # it is recovering
     rise = recent - usual
     is_objective = usual < rules.loss_near_zero or min(each.loss for each in before) <= 0.0
     if is_objective and rise < rules.loss_near_zero:
@@ -117,7 +121,7 @@ def _spike(job: Job, rules: NumberSettings) -> list[Finding]:
 
 
 def _great_jump(job: Job, rules: NumberSettings) -> list[Finding]:
-    """A jump so great that few lines prove it. Nothing of it is on its way back."""
+    """Find a jump so great that few lines prove it, and that shows no sign of recovery."""
     reported = _history(job)
     newest = [each.loss for each in reported[-_FEW_AFTER:]]
     low = (i for i in range(len(reported) - 1, -1, -1) if reported[i].loss * _GREAT < min(newest))
@@ -148,7 +152,7 @@ def _great_jump(job: Job, rules: NumberSettings) -> list[Finding]:
 def _or_new_data(
     finding: Finding, before: list[_Reported], spike: list[_Reported], rules: NumberSettings
 ) -> Finding:
-    """Only a warning if other data explain the jump."""
+    """Reduce the finding to a warning if a change of data explains the jump."""
     if _goes_on_rising(before, spike) or not _keeps_its_norm(before, spike, rules):
         return finding
     return replace(
@@ -171,7 +175,7 @@ def _goes_on_rising(before: list[_Reported], spike: list[_Reported]) -> bool:
 
 
 def _keeps_its_norm(before: list[_Reported], spike: list[_Reported], rules: NumberSettings) -> bool:
-    """It was printed all the time, is a measurement, and neither jumped nor changed its level."""
+    """Whether the norm was always printed, is a measurement, and kept its level without a jump."""
     old, new = _norms(before), _norms(spike)
     if len(old) < max(_FEW, len(before) // 2) or len(new) < len(spike):
         return False
@@ -187,7 +191,7 @@ def _norms(lines: list[_Reported]) -> list[float]:
 
 
 def _climb(job: Job, loss: float) -> list[Finding]:
-    """The loss fell and then rises with every line, beyond where it began: only a warning."""
+    """Warn if the loss fell and then rises with every line, beyond everything printed before."""
     steps = job.attempt.steps
     if len(steps) < _FEW + _CLIMB:
         return []
@@ -209,7 +213,7 @@ def _climb(job: Job, loss: float) -> list[Finding]:
 
 
 def _history(job: Job) -> list[_Reported]:
-    """Return the newest lines with a loss, oldest first; for a young attempt with earlier ones."""
+    """Return the newest lines with a loss, oldest first; if few, with earlier attempts."""
     lines = window(job.attempt.steps)
     if len(lines) < WINDOW:
         first = lines[0].iteration
@@ -220,7 +224,7 @@ def _history(job: Job) -> list[_Reported]:
 
 
 def _of_name(step: Step, name: str | None) -> float | None:
-    """In lines in which this loss is NaN, another may be taken for the trained one."""
+    """Read the loss by name: where it is NaN, `printed_loss` may choose another loss."""
     loss = step.losses.get(name or "")
     if loss is None:
         return printed_loss(step)

@@ -22,7 +22,8 @@ from mwatch.model.step import Step
 from mwatch.stats import median
 
 _EXACT = frozenset({"megatron", "deepspeed"})
-"""Print seven digits; NeMo and Composer print four or five, which may be equal by chance."""
+"""Trainers that print seven digits; NeMo and Composer print four or five, which may be equal by
+chance."""
 _FALLEN = 0.98
 _FEW = 5
 
@@ -71,7 +72,7 @@ def _never_fell(job: Job, loss: float, rules: NumberSettings) -> list[Finding]:
     if begun is None or loss < _FALLEN * begun or attempt.load == "loaded":
         return []
     if first.first_covered > 1 or begun < rules.stuck_initial_loss:
-        return []  # a model that knew something: its loss may stay where it was
+        return []  # not an untrained model: its loss may stay where it was
     begun = _level(islice(attempt.steps, _FEW))
     if _level(islice(reversed(attempt.steps), rules.stuck_repeats)) < _FALLEN * begun:
         return []

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Several attempts in a row fail without getting further than the ones before.
 
-While the newest attempt still runs it may get through, so this is only a warning.
+While the newest attempt is still running, it may succeed, so the finding is only a warning.
 """
 
 from __future__ import annotations

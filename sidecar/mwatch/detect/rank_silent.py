@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The probe of a rank stopped writing while those of other ranks go on.
 
-The process is stopped, dead or holds the GIL; or, if the job goes on, only its probe is broken. All
-probes silent at once is `blind`. A process that the kernel shows as stopped is believed at the
-second look.
+The process is stopped, dead or holds the GIL; or, if the job goes on, only its probe is broken. If
+all probes fall silent at once, `blind` reports it. A process that the kernel shows as stopped
+counts only after two checks in a row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mwatch.model.settings import Settings
 _OVER = frozenset({JobPhase.STOPPING, JobPhase.ENDED})
 _STARTING = frozenset({JobPhase.STARTING, JobPhase.LOADING, JobPhase.FIRST_STEP})
 _BUSY = _STARTING | {JobPhase.SAVING, JobPhase.ASYNC_FINALIZE}
-"""Index builds, unpickling and writing hold the GIL for minutes: silence there is usual."""
+"""Index builds, unpickling and writing hold the GIL for minutes: silence is normal there."""
 _STOPPED = frozenset({SignState.STOPPED, SignState.SUSPENDED, SignState.DEAD})
 
 
@@ -78,7 +78,7 @@ def _summary(probe: ProbedRanks, rank: RankState, quiet: float, cause: Cause) ->
 
 
 def _stopped_suspect(job: Job, settings: Settings) -> Suspect | None:
-    """Stopped at two looks in a row, and silent since, while another rank goes on."""
+    """Return a rank that two checks show as stopped, silent since then, while another goes on."""
     look = settings.hang.look_seconds
     newest = max((rank.at for rank in job.attempt.ranks.values()), default=0.0)
     for seen in job.attempt.signs.values():
@@ -101,7 +101,7 @@ def _proof(job: Job, rank: RankState, settings: Settings) -> SignSeen | None:
 
 
 def _goes_on(job: Job, rank: RankState, settings: Settings) -> bool:
-    """Others finished more than one iteration since: none can without this rank."""
+    """Whether training goes on: without this rank, no other can finish more than one iteration."""
     last = last_iteration_at(job.attempt)
     margin = step_limit(job, settings) or settings.deadlines.training.default_seconds
     margin += settings.hang.beat_silence_seconds + settings.hang.clock_seconds
@@ -121,7 +121,7 @@ def _broken_probe(rank: RankState) -> Finding:
 
 
 def _is_pod_lost(job: Job, probe: ProbedRanks, rank: RankState, settings: Settings) -> bool:
-    """All ranks and all other output of the pod stopped together."""
+    """Whether all ranks and all other output of the pod stopped together."""
     if any(other.stream == rank.stream for other in probe.beating):
         return False
     stream = job.streams.get(rank.stream)

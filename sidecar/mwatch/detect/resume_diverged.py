@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Iterations that were repeated after a resume give other numbers than before.
+"""Iterations that were repeated after a resume give different numbers than before.
 
 Only lines that cover the same iterations with the same batch size are compared. Learning rate and
-consumed samples must agree; loss and gradient norm may differ by some of their noise, since kernels
-need not add in the same order. Steps skipped by a loss scaler shift the learning rate, which is
-then not compared. The summary guesses why it diverged.
+consumed samples must agree; loss and gradient norm may differ by part of their noise, since kernels
+do not always add in the same order. Steps skipped by a loss scaler shift the learning rate, which
+is then not compared. The summary names the likely reason.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _was_reset(job: Job) -> bool:
-    """A checkpoint was loaded, and iterations count from 0 again: `--finetune` on a resume."""
+    """Whether a checkpoint was loaded but iterations restart at 0: `--finetune` on a resume."""
     attempt = job.attempt
     is_reset = attempt.load == "loaded" and attempt.resumed_from == 0
     return is_reset and any(past.saves_done for past in job.past)
@@ -97,7 +97,7 @@ def _pair(job: Job, index: int) -> tuple[Step, Step] | None:
 
 
 def _was_bad(job: Job, old: Step) -> bool:
-    """The old line was printed after numbers went bad: the new one is meant to differ."""
+    """Whether a rollback discarded the old line as bad: the new one is meant to differ."""
     return any(
         rollback.first_bad is not None and old.at <= rollback.at
         and old.iteration >= rollback.first_bad
@@ -161,7 +161,7 @@ class _Noisy:
         self._sigma: float | None = None
 
     def first(self, last: int) -> tuple[Step, Step] | None:
-        """Return where it began to differ; None unless enough comparable lines in a row do."""
+        """Return the first pair that differs; None unless enough comparable lines in a row do."""
         gaps: list[float] = []
         found = None
         is_diverged = False
@@ -178,15 +178,17 @@ class _Noisy:
         return found if is_diverged else None
 
     def _gap(self, old: Step, new: Step) -> float | None:
-        """None if it is no worse, or not printed. Better than before: a spike that did not
-        recur."""
+        """Return by how much the new value is worse; None if it is not worse, or not printed.
+
+        A better value only shows that an earlier spike did not recur.
+        """
         before, now = self._read(old), self._read(new)
         if before is None or now is None or now - before <= self._ratio * abs(before):
             return None
         return now - before
 
     def _is_beyond_noise(self, gaps: list[float], around: Step) -> bool:
-        """The same batches differ by less than other batches do."""
+        """Whether the mean gap exceeds the noise: the same batches differ less than other ones."""
         if not self._rules.diverged_lines <= len(gaps) <= _MEAN_OF:
             return False
         if self._sigma is None:
@@ -195,7 +197,7 @@ class _Noisy:
         return sum(gaps) / len(gaps) > limit
 
     def _noise(self, around: Step) -> float:
-        """Measure the earlier lines nearest to that one, from line to line."""
+        """Measure the line-to-line noise of the earlier lines nearest to that one."""
         nearest = sorted(self._job.earlier_steps, key=lambda n: abs(n - around.iteration))
         chosen = sorted(nearest[: self._rules.baseline_lines])
         reported = [self._read(self._job.earlier_steps[number]) for number in chosen]

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Far too many steps are skipped: the run consumes samples and learns little or nothing.
 
-A dynamic scaler skips about 2 steps in 1000 when all is well, and a dozen or two in its warm-down
-from 2^32, which is left out. A constant scale skips without moving, and bf16 skips only if the
-gradient norm is limited; there no other detector applies. Forks that print their counters as 0
-cannot be judged.
+A healthy dynamic scaler skips about 2 steps in 1000, and a dozen or two in its warm-down from 2^32,
+which is left out. A constant scale skips without changing, and bf16 skips only if the gradient norm
+is limited; no other detector covers those two cases. Forks that print their counters as 0 cannot be
+judged.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mwatch.model.observation import Source
 from mwatch.model.settings import NumberSettings, Settings
 from mwatch.model.step import Step
 
-_ENOUGH = 5  # times the least number of skips: then the rate is known without looking further back
+_ENOUGH = 5  # times `skip_least`: with more skips, the rate is known without looking further back
 _NEAR = 16
-_CLEAN = 5  # times the usual distance of skips at the critical rate
+_CLEAN = 5  # times the mean distance of skips at `skip_rate`: a gap that long ends the run of skips
 
 
 class _Window(NamedTuple):
@@ -67,7 +67,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _is_clean_now(job: Job, rules: NumberSettings) -> bool:
-    """No skip among the newest steps, of which a bad rate would have hit at least one."""
+    """Whether the newest steps have no skip, although a bad rate would have skipped one of them."""
     steps, span = job.attempt.steps, int(1 / rules.skip_rate)
     for step in islice(reversed(steps), span):
         if step.skipped:
@@ -97,7 +97,7 @@ def _window(job: Job, rules: NumberSettings) -> _Window:
 
 
 def _warm_down(lines: list[Step], rules: NumberSettings) -> int:
-    """Return how many first lines of the attempt are warm-down: skips while the scale falls."""
+    """Return how many of the first lines are warm-down: skips while the scale falls."""
     skipped = 0
     for index, step in enumerate(lines):
         skipped += step.skipped

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps have taken longer than is usual for this job for a while.
 
-Time is counted per sample, so a batch size that ramps up is not slow. A sequence length that grows
-by plan looks slow. A job that was slow from its first line on is noticed only if an earlier attempt
-was faster. A time that grows with every line, or that is several times what it was, needs few of
-them.
+Time is measured per sample, so a batch size ramp does not count as slow. A planned increase of the
+sequence length does. A job that was slow from its first line on is noticed only if an earlier
+attempt was faster. A step time that grows with every line, or that is several times its former
+value, is reported after few lines.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from mwatch.model.settings import Settings
 from mwatch.model.step import Pace, Step, StepWindow
 from mwatch.stats import median, quantile
 
-_USUAL = 0.25  # the faster quarter: a slow decay must not shift its own baseline
+_USUAL = 0.25  # quantile for the baseline: a gradual slowdown must not shift its own baseline
 _SAMPLE = 32
-_RISE = 1.15  # from each line to the next, for
-_RISING = 4  # lines in a row, to
-_GROWN = 2.5  # times the first of them
-_JUMPED = 3  # lines in a row, each
-_MUCH = 2.5  # times as slow as the slowest of as many before them,
-_SINCE = 64  # lines ago at most
-_WARM_UP = 2  # first lines of a process: the first holds compilation, the next may repeat it
+_RISE = 1.15  # growth factor from each line to the next
+_RISING = 4  # lines in a row that must grow
+_GROWN = 2.5  # growth factor from the first of them to the last
+_JUMPED = 3  # slow lines in a row after a jump
+_MUCH = 2.5  # factor by which each is slower than the slowest of as many lines before the jump
+_SINCE = 64  # the jump is at most so many lines back
+_WARM_UP = 2  # first lines of a process: the first includes compilation, the next may repeat it
 
 
 class _Slowdown(NamedTuple):
     lines: int
-    """From the first slow line to the newest."""
+    """Number of lines from the first slow line to the newest."""
     text: str
     gets_worse: bool = False
 
@@ -61,7 +61,7 @@ def _newest(steps: StepWindow, count: int) -> list[Pace]:
 
 
 def _grown(newest: Sequence[Pace], seconds: float) -> _Slowdown | None:
-    """The last few lines, each much slower than the one before."""
+    """Each of the last few lines is much slower than the one before."""
     if len(newest) < _RISING or not all(map(_is_printed, newest)):
         return None
     if any(_cost(later) < _RISE * _cost(each) for each, later in pairwise(newest)):
@@ -75,12 +75,12 @@ def _grown(newest: Sequence[Pace], seconds: float) -> _Slowdown | None:
 
 
 def _jumped(steps: StepWindow, seconds: float) -> _Slowdown | None:
-    """The last few lines, each much slower than all of those before the slowdown."""
+    """Each of the last few lines is much slower than all lines just before the slowdown."""
     newest = _newest(steps, _JUMPED)
     if len(steps) < 2 * _JUMPED or not all(map(_is_printed, newest)):
         return None
     least = min(map(_cost, newest))
-    sampled = range(-min(_SINCE, len(steps)), -_JUMPED, _JUMPED)  # one of any few lines in a row
+    sampled = range(-min(_SINCE, len(steps)), -_JUMPED, _JUMPED)  # one of every few lines
     if not any(_MUCH * _cost(steps.pace(index)) < least for index in sampled):
         return None
     older = _newest(steps, _SINCE)[:-_JUMPED]
@@ -97,7 +97,7 @@ def _jumped(steps: StepWindow, seconds: float) -> _Slowdown | None:
 
 
 def _unusual(job: Job, newest: Sequence[Pace], settings: Settings) -> _Slowdown | None:
-    """Many lines in a row, all slower than is usual."""
+    """Many lines in a row are all slower than usual."""
     rule, steps = settings.slow, job.attempt.steps
     tail = list(filter(_is_printed, newest))
     baseline = _baseline(job, tail, settings) if len(tail) >= rule.lines else None
@@ -151,7 +151,7 @@ def _baseline(job: Job, tail: Sequence[Pace], settings: Settings) -> float | Non
     before = range(_WARM_UP, len(steps) - rule.lines)
     sampled = map(steps.pace, before[:: max(1, len(before) // _SAMPLE)])
     usual = list(filter(_is_printed, sampled))
-    if any((pace.batch_size or 0) > (size or 0) for pace in usual):  # small ones cost more each
+    if any((pace.batch_size or 0) > (size or 0) for pace in usual):  # small batches cost more each
         older = map(steps.pace, before)
         usual = [pace for pace in older if pace.batch_size == size and _is_printed(pace)]
     own = quantile(map(_cost, usual), _USUAL) if len(usual) >= rule.baseline_lines else None

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing was finished for longer than the phase allows: a hang, in any phase.
+"""No progress was made for longer than the current phase allows: a hang.
 
-The fabric is never blamed here: that all ranks are equal is a reason to look at it, not a proof.
+The fabric is never blamed here: if all ranks are in the same state, that is a reason to check the
+fabric, not a proof.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def _culprit_text(culprit: Culprit, place: Place | None) -> str:
     if culprit.state is CulpritState.STUCK:
         return f"{name} {place.text}"
     if culprit.state is CulpritState.SILENT:
-        # Its last phase and CPU time are from before; only a dump shows what it does now.
+        # Its last phase and CPU time predate the silence; only a dump shows where it is now.
         return f"{name} {place.text if place.is_dumped else _STATE_TEXTS[culprit.state]}"
     return f"{name} {_STATE_TEXTS[culprit.state]}: it {place.text}"
 

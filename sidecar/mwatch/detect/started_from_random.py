@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Training began from random weights although there was something to continue.
+"""Training began from random weights although there was earlier work to resume.
 
-Megatron prints one line and goes on; its next save then covers the older checkpoints. A first start
+Megatron prints one line and goes on; its next save then hides the older checkpoints. A first start
 into an empty folder prints the same line and is normal. If the folder cannot be read, only earlier
 attempts and their logs show what was there.
 """
@@ -29,7 +29,7 @@ def detect(job: Job, settings: Settings) -> list[Finding]:
 
 
 def _judge(job: Job, did: str) -> list[Finding]:
-    # Perhaps a new run: the last one had finished, or its command goes on.
+    # It may be a new run: the last attempt had finished, or its command is still running.
     is_anew = bool(job.past) and (job.past[-1].is_done or _is_same_process(job))
     there = _newest_there(job)
     if there is not None:
@@ -51,8 +51,10 @@ def _judge(job: Job, did: str) -> list[Finding]:
 
 
 def _is_same_process(job: Job) -> bool:
-    """The wrapper has seen no new process and nothing has failed: the command itself counts from 1
-    again, with each epoch or for the next training of a script."""
+    """Whether the same process goes on: the wrapper observed no new one and nothing failed.
+
+    The command itself counts from 1 again, in each epoch or for the next training of a script.
+    """
     attempt, before = job.attempt, job.past[-1]
     is_watched = bool(attempt.streams) and all(map(job.has_wrapper, attempt.streams))
     has_failed = before.errors or any(seen.is_root for seen in before.faults)
@@ -61,13 +63,13 @@ def _is_same_process(job: Job) -> bool:
 
 def _newest_there(job: Job) -> int | None:
     if not job.past and not job.sees(Source.CHECKPOINTS):
-        return None  # all that is known was saved by this very attempt
+        return None  # every known checkpoint was saved by this attempt
     there = (known.iteration for known in job.checkpoints.values() if _was_there(job, known))
     return max(there, default=None)
 
 
 def _was_there(job: Job, known: KnownCheckpoint) -> bool:
-    """Complete as far as known, not abandoned, and older than this attempt."""
+    """Whether it is complete as far as known, not abandoned, and older than this attempt."""
     if known.is_abandoned or known.load_failed:
         return False
     if known.stored is not None and known.stored != "complete":

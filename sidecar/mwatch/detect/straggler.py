@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One rank is slower than the others, and all of them wait for it in each step.
 
-Shown by Megatron's `--log-straggler` report, or by a rank that stays iterations behind while the
-job moves. Stages of a pipeline differ by design, so they get more room.
+Megatron's `--log-straggler` report shows it, or a rank that stays iterations behind while the job
+progresses. Pipeline stages differ by design, so their tolerance is larger.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _ratio(large: float, small: float) -> float:
 
 
 def _late(job: Job, settings: Settings) -> Finding | None:
-    """A rank that is iterations behind while the job as a whole moves."""
+    """Find a rank that is iterations behind while the job as a whole progresses."""
     step = job.calibration.step_median()
     limit = step_limit(job, settings)
     if step is None or limit is None or job.now - job.attempt.last_progress >= limit:

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch checkpoints`: the checkpoints of a folder or a live job, and which can be resumed from.
 
-`mwatch_trainer`, which the wrapper uses too, reads the folder; this module adds ages, notes and the
-standing of each checkpoint. Whether a save is still running is not known, only that a file changed
-lately. Of a live job, a sidecar reports what it sees in the save folder. It does not send the
-rollbacks, so `mwatch checkpoints DIR` on a machine that mounts the folder shows more.
+The folder is read by `mwatch_trainer`, as in the wrapper; this module adds ages, notes and the
+standing of each checkpoint. It cannot determine whether a save is still running, only that a file
+changed recently. For a live job, a sidecar reports the contents of the save folder. It does not
+send the rollbacks, so `mwatch checkpoints DIR` on a machine that mounts the folder shows more.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CheckpointReport:
 
     @property
     def resume_from(self) -> ListedCheckpoint | None:
-        """The newest good one; None if the timeline is broken."""
+        """The newest good checkpoint; None if there is none or the timeline is broken."""
         every, good = self.listing.checkpoints, CheckpointStanding.GOOD
         return next((each for each in every if self.standing(each) is good), None)
 
@@ -74,7 +74,7 @@ class CheckpointReport:
         return 0 if self.resume_from is not None or is_unknown else 1
 
     def standing(self, checkpoint: ListedCheckpoint) -> CheckpointStanding | None:
-        """None if incomplete. Without a timeline there was no rollback: complete is good."""
+        """None if incomplete. Without a timeline there was no rollback, so complete means good."""
         if checkpoint.state is CheckpointState.INCOMPLETE:
             return None
         if self.timeline.is_broken:
@@ -216,7 +216,7 @@ class JobCheckpoints:
     stored: StoredCheckpoints | None
     """None: no sidecar reports a save folder."""
     pod: str = ""
-    """The pod whose sidecar reports most checkpoints."""
+    """The pod whose sidecar reports the most checkpoints."""
     tracker: str | None = None
     why: str = ""
     """Why no data is available."""
@@ -262,7 +262,7 @@ def inspect_job(
     job: str, namespace: str | None, kubeconfig: str | None, context: str | None, now: float
 ) -> JobCheckpoints:
     """Raise InputError if there is no such job, KubeError if the cluster is unreachable."""
-    # A folder is read without the packages that talk to a cluster.
+    # Imported here so that reading a folder does not need the Kubernetes packages.
     from mwatch.kube.access import open_access
     from mwatch.kube.jobs import find_whole, no_such_job, parse_job_name
 
@@ -278,7 +278,7 @@ def inspect_job(
 def checkpoints_of(
     access: Access, job: KubeJob, now: float, most_pods: int | None = None
 ) -> JobCheckpoints:
-    """What the sidecars of the job report, or of its first `most_pods`."""
+    """Return what the sidecars of the job, or of its first `most_pods`, report."""
     from mwatch.diagnose.cluster_facts import job_pods
     from mwatch.diagnose.pod_reports import ask_sidecar
 
@@ -290,7 +290,7 @@ def checkpoints_of(
 
 
 def _best(job: str, now: float, reports: list[PodReport], pods: int) -> JobCheckpoints:
-    """Network file systems show pods different listings: the longest is the newest."""
+    """Choose the longest listing: pods may see a stale one on a network file system."""
     seen = [
         (each.snapshot.stored, each)
         for each in reports

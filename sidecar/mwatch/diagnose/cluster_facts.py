@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Everything the API server knows about one job: the job, its pods, nodes, events, claims, ledger.
+"""Reads all data about one job from the API server: job, pods, nodes, events, claims and ledger.
 
-Only the job and its pods are required. What may not be read or does not answer in time is listed
-in `JobFacts.unavailable`; the diagnosis goes on without it. Nodes and storage classes are
-cluster-wide objects, which many users may not read.
+Only the job and its pods are required. Data that may not be read or does not arrive in time is
+listed in `JobFacts.unavailable`, and the diagnosis continues without it. Nodes and storage classes
+are cluster-wide objects, which many users may not read.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class JobFacts:
 
 
 def collect_facts(access: Access, found: FoundJob, now: float, *, seconds: float) -> JobFacts:
-    """Read everything in parallel; raise MwatchError if the pods cannot be listed."""
+    """Read all data in parallel; raise MwatchError if the pods cannot be listed."""
     job = found.job
     asks: dict[str, Callable[[], Any]] = {
         "pods": lambda: job_pods(access, job),
@@ -200,7 +200,7 @@ def _or(answer: Any, otherwise: Any) -> Any:
 
 
 def job_pods(access: Access, job: KubeJob) -> list[tuple[Mapping[str, Any], KubePod]]:
-    """List the pods of a job, as JSON and parsed: master-0, worker-0, worker-1 … worker-10."""
+    """List the pods of a job, as JSON and parsed, in order: master-0, worker-0 … worker-10."""
     owners = owners_of_pods(access, job)
     listing = access.list(PODS, job.namespace, labels=pod_labels(job))
     both = [(each, pod_of(each)) for each in listing.objects]
@@ -259,7 +259,7 @@ def _name(body: Mapping[str, Any]) -> str:
 def _about(
     job: KubeJob, pods: tuple[KubePod, ...], events: tuple[Mapping[str, Any], ...]
 ) -> tuple[Mapping[str, Any], ...]:
-    """Keep events of the job, of its present and earlier pods, and of claims."""
+    """Keep events of the job, of its current and earlier pods, and of claims."""
     known = {job.uid, *(pod.uid for pod in pods)}
     mine = {job.name, *(pod.name for pod in pods)}
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch status` and `mwatch top`: every watched job, or run of this machine, in one line.
+"""`mwatch status` and `mwatch top`: one line per watched job, or per run of this machine.
 
-A controller that answers by the service proxy knows most. Without one, a few sidecars of each job
-and Kubernetes are asked: enough for a line. No logs are read.
+The preferred source is the controller, through the service proxy. Without one, Kubernetes and a few
+sidecars of each job are queried, which is enough for one line. No logs are read.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from mwatch.report.run_report import RunReport
 from mwatch.runtime.fanout import TimedOut, gather
 
 _PODS_ASKED = 8
-"""Pods of one job: the first and the last."""
+"""Maximum number of pods to query per job: half of them the first, half the last."""
 _SECONDS = 4.0
 _CALL_SECONDS = 2.0
 _GOOD = frozenset({"healthy", "finished"})
 _UNKNOWN = frozenset({"unknown", "blind"})
 RUN_KIND = "run"
-"""Of a run of this machine, among the kinds of Kubernetes."""
+"""Used in place of a Kubernetes kind for a run of this machine."""
 
 
 class FleetLine(NamedTuple):
@@ -58,7 +58,7 @@ class FleetLine(NamedTuple):
     summary: str = ""
     since: float | None = None
     source: str = "kubernetes"
-    """`controller`, `sidecars` or `kubernetes`; of a run of this machine `story`."""
+    """`controller`, `sidecars` or `kubernetes`; `story` for a run of this machine."""
     culprit: Culprit | None = None
 
     @classmethod
@@ -93,7 +93,7 @@ def of_controller(job: KubeJob, body: Mapping[str, Any]) -> FleetLine:
 
 
 def of_run(name: str, report: RunReport) -> FleetLine:
-    """A run of this machine, by the story in its folder."""
+    """Make the line of a run of this machine from the story in its folder."""
     verdict = report.verdict
     phase = report.phases[-1].phase if report.phases and not report.is_over else ""
     return FleetLine(
@@ -179,7 +179,7 @@ def _worst(reports: Sequence[PodReport]) -> tuple[Finding, float] | None:
 
 
 def _culprit(body: Any) -> Culprit | None:
-    """None also for what another release may send."""
+    """Decode a culprit; None if there is none or another release sent an unknown format."""
     try:
         return json_codec.decode(json_codec.encode(body), Culprit) if body else None
     except ValueError:
@@ -194,12 +194,12 @@ class Fleet(NamedTuple):
     at: float
     lines: tuple[FleetLine, ...]
     problems: tuple[str, ...]
-    """What could not be read, one line each."""
+    """One line for each read that failed."""
     took_seconds: float
 
     @classmethod
     def of(cls, parts: Sequence[Fleet]) -> Fleet:
-        """Several lists as one."""
+        """Merge several fleets into one."""
         return cls(
             max(each.at for each in parts),
             tuple(line for each in parts for line in each.lines),
@@ -271,13 +271,13 @@ def _ask(access: Access, job: KubeJob, now: float) -> FleetLine:
     pods = job_pods(access, job)
     facts = KubeFacts(now, job, job.name, tuple(pod for _, pod in pods), _events(access, job))
     asked = [each for each in pods if each[1].phase == "Running"]
-    if len(asked) > _PODS_ASKED:  # rank 0 is in the first, the last rank often in the last
+    if len(asked) > _PODS_ASKED:  # the first pod has rank 0, the last often has the last rank
         asked = [*asked[: _PODS_ASKED // 2], *asked[-_PODS_ASKED // 2 :]]
     return of_sidecars(job, facts, [ask_sidecar(access, pod, body) for body, pod in asked])
 
 
 def _events(access: Access, job: KubeJob) -> tuple[Any, ...]:
-    """Events of the job itself; the state of its pods shows theirs."""
+    """Return the events of the job itself; those of pods are reflected in the pods' states."""
     try:
         listing = access.list(EVENTS, job.namespace, fields=f"involvedObject.name={job.name}")
     except KubeError:

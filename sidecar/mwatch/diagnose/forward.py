@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch ui JOB`: the pages of a controller or sidecar on this machine, through the API server.
+"""`mwatch ui JOB`: serves the pages of a controller or sidecar on this machine via the API server.
 
-Each request is one request to the proxy of the API server, so `get` on `services/proxy` and
-`pods/proxy` is enough, as for `mwatch diagnose`, and the forward has no connection that can break.
-Only the pages that people read are passed on, and only by GET. If the pod of a sidecar goes away,
-the job is asked again where its pages are.
+Each request becomes one request to the proxy of the API server, so `get` on `services/proxy` and
+`pods/proxy` is sufficient, as for `mwatch diagnose`, and there is no long-lived connection to
+break. Only the pages for users are forwarded, and only GET requests. If the pod of a sidecar
+disappears, the pages of the job are located again.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from mwatch.kube.resources import PODS
 from mwatch.watch.page import foreign, unavailable
 
 _CALL_SECONDS = 8.0
-"""Shorter than the time limit of the server here."""
+"""Shorter than the time limit of the local server."""
 _FIRST_SECONDS = 8.0
 _LOOK_SECONDS = 10.0
 _MAX_NAMES = 8
 _KEPT_HEADERS = ("Content-Security-Policy", "Cache-Control", "Referrer-Policy", "Retry-After")
 _NO_SCRIPTS = "sandbox; default-src 'none'; style-src 'unsafe-inline'"
-"""For a page without a policy: it is not one of mwatch."""
+"""Policy for a page without one: such a page does not come from mwatch."""
 
 
 class Found(NamedTuple):
     port: Port
     path: str
-    """Of the page to open."""
+    """Path of the page to open."""
     text: str
-    """Whose page it is."""
+    """Describes the source of the page."""
 
     @property
     def is_sidecar(self) -> bool:
@@ -51,9 +51,9 @@ class Found(NamedTuple):
 
 
 def find_pages(access: Access, request: JobRequest) -> Found:
-    """The controller's page of the job, else a sidecar's; of all jobs if the name is empty.
+    """Find the controller's page of the job, else a sidecar's; with an empty name, the fleet page.
 
-    InputError if there is no such job, KubeError if nothing answers."""
+    InputError if there is no such job, KubeError if neither responds."""
     namespace = request.namespace or access.namespace
     kind, name = parse_job_name(request.name)
     path = f"/jobs/{namespace}/{name}" if name else "/"
@@ -71,7 +71,7 @@ def find_pages(access: Access, request: JobRequest) -> Found:
 
 
 def find_sidecar(access: Access, request: JobRequest, reason: str = "") -> Found:
-    """The sidecar of the culprit, else the one that sees most. `reason`: not the controller."""
+    """Find the culprit's sidecar, else the best informed. `reason`: why not the controller."""
     job = diagnose_with(access, request, time.time())
     sidecars = sidecars_by_worth(job)
     sidecars.sort(key=lambda each: each[0].pod.name != culprit_pod(job))
@@ -106,7 +106,7 @@ def _first_page(access: Access, port: Port, path: str) -> None:
 
 
 class Forward:
-    """Answers requests of browsers on this machine, in the threads of a server."""
+    """Answers requests of local browsers; called from the threads of a server."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Forward:
         look_again: Callable[[], Found] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`look_again`: finds the pages again when they are gone."""
+        """`look_again`: locates the pages again after their pod has disappeared."""
         self._access = access
         self._port = found.port
         self._look_again = look_again
@@ -143,7 +143,7 @@ class Forward:
         return _passed_on(answer, port)
 
     def _find_again(self, lost: Port) -> None:
-        """Find the pages anew, now and then and in one thread; this request has failed anyway."""
+        """Locate the pages again, rate-limited and in one thread; this request fails anyway."""
         if self._look_again is None or not self._looking.acquire(blocking=False):
             return
         try:
@@ -161,6 +161,6 @@ def _passed_on(answer: PageResponse, port: Port) -> Page:
     headers = {name: answer.headers[name] for name in _KEPT_HEADERS if name in answer.headers}
     if not kind.startswith("text/html"):
         return Page(answer.data, kind, headers=headers)
-    # The API server puts its own path before the links of a page.
+    # The API server prefixes the links of a page with its own path.
     data = answer.data.replace(f'"{port.path}/'.encode(), b'"/')
     return Page(data, kind, headers={"Content-Security-Policy": _NO_SCRIPTS, **headers})

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch diagnose JOB`: a live job, judged by the API server, its sidecars and its logs.
+"""`mwatch diagnose JOB`: diagnoses a live job from the API server, its sidecars and its logs.
 
-The diagnosis only reads, needs no controller and ends within seconds; what does not answer in time
-is noted. The last part of this module prepares the same data for the checks of running jobs.
+The diagnosis is read-only, needs no controller and finishes within seconds; sources that do not
+respond in time are noted. The last part of this module prepares the same data for the checks of
+running jobs.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _ENDED = frozenset({Cause.CRASH, Cause.KILLED, Cause.OOM, Cause.USER_ERROR, Caus
 
 
 def next_command(facts: JobFacts, verdict: Verdict, decision: Decision, container: str) -> str:
-    """Choose the one command that a person should type next."""
+    """Choose the one command that the user should run next."""
     job = facts.job
     where = f"-n {job.namespace}"
     pod, node = (verdict.culprit.pod, verdict.culprit.node) if verdict.culprit else (None, None)
@@ -101,14 +102,14 @@ class JobRequest:
     name: str
     """`gpt`, or `pytorchjob/gpt`."""
     namespace: str | None = None
-    """By default the one of the kubeconfig."""
+    """Defaults to that of the kubeconfig."""
     kubeconfig: str | None = None
     context: str | None = None
     settings: Settings | None = None
     wants_logs: bool = False
     """Read the logs of all pods, even if the sidecar answers: for a bundle."""
     has_curves: bool = False
-    """With the data for a page."""
+    """Also record the data for a page."""
 
 
 def diagnose_job(request: JobRequest, now: float | None = None) -> JobReport:
@@ -140,7 +141,7 @@ def make_report(
     *,
     has_curves: bool = False,
 ) -> JobReport:
-    """`began`: start of the diagnosis, by the monotonic clock."""
+    """Build the report. `began`: start of the diagnosis by the monotonic clock."""
     pods = facts.kube.pods
     is_up = any(pod.phase == "Running" for pod in pods) and not facts.job.finished
     history = build_history(
@@ -178,7 +179,7 @@ def make_report(
 
 
 def _notes(facts: JobFacts, reports: Sequence[PodReport]) -> list[str]:
-    """What could not be read, for people; `JobFacts.unavailable` lists everything."""
+    """Describe failed reads for the user; `JobFacts.unavailable` has the complete list."""
     found: list[str] = []
     forbidden = [each for each in reports if each.is_forbidden]
     silent = [each for each in reports if each.sidecar and not each.is_forbidden]
@@ -224,8 +225,8 @@ _FEW = 2
 def running_of(facts: JobFacts, reports: Sequence[PodReport], history: JobHistory) -> Running:
     """Prepare the input of the checks.
 
-    Arguments come from the command line that a wrapper reports, else from what the trainer printed,
-    else from the manifest.
+    Arguments come from the command line that a wrapper reports, else from the arguments that the
+    trainer printed, else from the manifest.
     """
     wrappers = (each.snapshot.wrapper for each in reports if each.snapshot is not None)
     argv = next((each.argv for each in wrappers if each is not None and each.argv), ())
@@ -266,7 +267,7 @@ def _printed(block: Arguments | None) -> dict[str, str | None]:
 
 
 def _workload(facts: JobFacts, given: Mapping[str, str | None]) -> Workload:
-    """What runs overrides what a script in the manifest seems to set."""
+    """Arguments of the running trainer override those parsed from a script in the manifest."""
     found = workload_of(facts.found.body, facts.others)
     if found is None:  # cannot happen: the job is of a known kind
         raise ValueError(f"{facts.job.kind.value} is not a training job")
@@ -332,7 +333,7 @@ def _random(history: JobHistory, job: Job) -> str:
 
 
 def _rendezvous(facts: JobFacts, reports: Sequence[PodReport]) -> dict[str, str]:
-    """Rendezvous ids of the pods that stay; a pod that is being replaced may have an old one."""
+    """Return the rendezvous ids, without pods that are being replaced: theirs may be old."""
     found: dict[str, str] = {}
     going = {pod.name for pod in facts.kube.pods if pod.is_deleting or pod.is_over}
     for name, body in facts.bodies.items():

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch report JOB`: the report of a live job for a page that is read away from the cluster.
+"""`mwatch report JOB`: the report of a live job as a page that can be read without the cluster.
 
-The verdict is that of `mwatch diagnose JOB`. Its history is what a watcher has kept since it began:
-the controller, which knows all attempts, else the sidecars; without both, what the logs still hold.
-The ends of the most telling logs are added. What could not be read is a note on the page.
+The verdict is that of `mwatch diagnose JOB`. The history comes from the controller, which knows all
+attempts, else from the sidecars; without either, from what the logs still contain. The ends of the
+most relevant logs are added. Data that could not be read is listed in notes on the page.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mwatch.report.run_report import RunReport
 from mwatch.runtime.fanout import TimedOut, gather
 
 _SECONDS = 6.0
-"""For the history, and again for the logs: the sidecar may have to make its report first."""
+"""Time limit for the history, and again for the logs: a sidecar may have to build its report."""
 _CALL_SECONDS = 5.0
 _MAX_PROBLEMS = 16
 
@@ -54,7 +54,7 @@ def controller_port(namespace: str) -> Port:
 
 
 def sidecars_by_worth(job: JobReport) -> list[tuple[PodReport, Port]]:
-    """Those that answer: the one that sees most iterations first, then in the order of pods."""
+    """Return the responding sidecars: the most iterations first, then in the order of pods."""
     answering = [each for each in job.pods if each.snapshot is not None]
     answering.sort(key=_iterations, reverse=True)
     bodies = job.facts.bodies
@@ -75,7 +75,7 @@ def culprit_pod(job: JobReport) -> str | None:
 
 
 def _with_history(access: Access, job: JobReport, report: RunReport) -> RunReport:
-    """Ask the controller, the sidecar that sees most, and that of the culprit, all at once."""
+    """Query controller, best-informed sidecar and the culprit's sidecar in parallel."""
     kube = job.facts.job
     sidecars = sidecars_by_worth(job)
     chosen = [port for _, port in sidecars[:1]]
@@ -105,7 +105,7 @@ def _story(access: Access, port: Port, path: str) -> RunReport | TimedOut:
 
 
 def _joined(story: RunReport, others: Sequence[RunReport], present: RunReport) -> RunReport:
-    """The history of a watcher, and incidents of others, with the present verdict."""
+    """Combine a watcher's history with incidents of the others and the current verdict."""
     incidents = list(story.incidents)
     for each in (*(one for other in others for one in other.incidents), *present.incidents):
         if all((each.attempt, each.cause) != (one.attempt, one.cause) for one in incidents):
@@ -131,7 +131,7 @@ def _joined(story: RunReport, others: Sequence[RunReport], present: RunReport) -
 
 
 def _missing(job: JobReport) -> Iterator[str]:
-    """What the diagnosis could not read, and what its checks found."""
+    """Yield notes on failed reads and on the problems that the checks found."""
     unread = [f"{name} ({why})" for name, why in job.facts.unavailable.items()]
     unread = [each for each in unread if not each.startswith("controller (")]
     if unread:
@@ -155,7 +155,7 @@ def _noted(report: RunReport, *notes: str) -> RunReport:
 
 
 def _with_actions(job: JobReport, report: RunReport) -> RunReport:
-    """Add what the ledger and the events show that mwatch did."""
+    """Add the actions of mwatch that the ledger and the events record."""
     attempt = report.attempts[-1].number if report.attempts else 0
     known = {each.text for each in report.timeline}
     taken = [
@@ -168,7 +168,7 @@ def _with_actions(job: JobReport, report: RunReport) -> RunReport:
 
 
 def _with_logs(access: Access, job: JobReport, report: RunReport) -> RunReport:
-    """Add lines of the logs of the culprit, of the pods in evidence, and of those that print."""
+    """Add log lines of the culprit, the pods in evidence, and those that print iterations."""
     named = [culprit_pod(job)]
     lead = (each.voices[0] for each in reversed(report.incidents) if each.voices)
     named += [one.file and one.file.partition(" ")[0] for each in lead for one in each.evidence]

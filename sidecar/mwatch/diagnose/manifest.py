@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch diagnose -f FILE`: the checks that need the manifest alone."""
+"""`mwatch diagnose -f FILE`: the checks that need only the manifest."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the pods of a job report: snapshots of their sidecars by the API server's proxy, else logs.
+"""Collects reports from the pods of a job: sidecar snapshots via the API server's proxy, else logs.
 
-All pods are asked in parallel, within one time limit. The log of a pod whose sidecar answers is not
-read: the sidecar has read it. Without permission for pods/proxy only the logs are read.
+All pods are queried in parallel, within one time limit. The log of a pod whose sidecar responds is
+not read, because the sidecar has already read it. Without permission for pods/proxy only logs are
+read.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from mwatch.model.snapshot.snapshot_wire import PodSnapshot, from_wire
 from mwatch.runtime.fanout import TimedOut, gather
 
 MAX_PODS = 512
-"""Only the most urgent pods are asked; see `_urgency`."""
+"""Above this number only the most urgent pods are queried; see `_urgency`."""
 _CALL_SECONDS = 2.0
 _ROUNDS = 6
-"""Requests to one sidecar: a long snapshot comes in parts."""
+"""Maximum number of requests to one sidecar; a long snapshot is sent in parts."""
 _TRAINER = {JobKind.PYTORCH_JOB: "pytorch", JobKind.TRAIN_JOB: "node"}
 
 
@@ -43,7 +44,7 @@ class PodReport(NamedTuple):
     sidecar: str = ""
     """Why the sidecar did not answer; empty if it did, or if there is none."""
     is_forbidden: bool = False
-    """The user may not get pods/proxy."""
+    """The user lacks `get` on pods/proxy."""
     logs: tuple[PodLog, ...] = ()
     """Oldest first."""
     problem: str = ""
@@ -69,7 +70,7 @@ def query_pods(
     seconds: float,
     wants_logs: bool = False,
 ) -> list[PodReport]:
-    """Ask all pods; `wants_logs`: read the logs even of pods whose sidecar answers."""
+    """Query all pods; `wants_logs`: read logs even of pods whose sidecar responds."""
     chosen = sorted(pods, key=_urgency)[:MAX_PODS]
     asks: dict[str, Callable[[], Any]] = {}
     blank: dict[str, PodReport] = {}
@@ -91,7 +92,7 @@ def trainer_name(kind: JobKind, body: Mapping[str, Any]) -> str:
 
 
 def _urgency(pod: KubePod) -> tuple[int, int]:
-    """Pods in trouble first, then the one of rank 0, then the others in order."""
+    """Sort key: pods with problems first, then the pod of rank 0, then the others in order."""
     is_well = pod.phase == "Running" and not pod.restarts and not pod.is_deleting
     return int(is_well), pod.replica_index or 0
 
@@ -164,7 +165,7 @@ def _joined(whole: PodReport, part: PodSnapshot, at: float, raw: Mapping[str, An
 
 
 def read_logs(access: Access, report: PodReport) -> PodReport:
-    """The present log of the training container, and that before its last restart."""
+    """Read the log of the training container, and the one before its last restart."""
     pod, trainer = report.pod, report.trainer
     found: list[PodLog] = []
     problem = ""

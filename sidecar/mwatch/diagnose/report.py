@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The report on a live job: the object behind the screen, `--json` and the bundle.
+"""The report on a live job: the model behind the screen output, `--json` and the bundle.
 
 Times are seconds since 1970, and UTC in JSON. Actions of mwatch come from the controller, which
 knows what is in progress; from the ledger, which outlives it; and from Events, which Kubernetes
-forgets after an hour but which need the fewest permissions. A bundle (`--bundle FILE.tgz`) holds
-everything that was read. It is bounded, scrubbed of secrets, written whole or not at all, and
-readable by its owner only.
+deletes after an hour but which need the fewest permissions. A bundle (`--bundle FILE.tgz`) contains
+everything that was read. It is bounded, scrubbed of secrets, written atomically, and readable only
+by its owner.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ActionTaken(NamedTuple):
 
 
 def actions_taken(facts: JobFacts) -> list[ActionTaken]:
-    """What holds now, then past actions, newest first."""
+    """Return what is in effect now, then past actions, newest first."""
     now = [*_pauses(facts), *_in_progress(facts.controller)]
     past = sorted(_past(facts), key=lambda each: -(each.at or 0.0))
     return list(dict.fromkeys([*now, *past]))[:MAX_ACTIONS]
@@ -63,7 +63,7 @@ def _pauses(facts: JobFacts) -> Iterator[ActionTaken]:
 
 
 _OLD_KEY = "hands"
-"""Of earlier controllers; read until 0.3."""
+"""Key that earlier controllers wrote; supported until 0.3."""
 
 
 def _in_progress(controller: Mapping[str, Any] | None) -> Iterator[ActionTaken]:
@@ -229,7 +229,7 @@ def check_json(made: Outcome) -> dict[str, Any]:
 
 
 def _sidecar(report: PodReport | None) -> str | None:
-    """`answers`, why not, or None if the pod has no sidecar."""
+    """Return `answers`, the reason why it does not, or None if the pod has no sidecar."""
     if report is None:
         return None
     return "answers" if report.snapshot is not None else report.sidecar or None
@@ -240,7 +240,7 @@ def _time(at: float | None) -> str | None:
 
 
 MAX_BYTES = 64 * 1024 * 1024
-"""Before compression; logs come last and are left out first."""
+"""Limit before compression; logs are written last, so they are the first to be left out."""
 _LOG_BYTES = 512 * 1024
 
 
@@ -298,8 +298,8 @@ _COMMANDS = ("command", "args")
 
 
 def _masked(value: Any) -> Any:
-    """Mask what the scrubber of texts cannot see: `name` and `value` of a variable, or a flag and
-    its value, are separate strings."""
+    """Mask secrets that the text scrubber cannot recognize, because `name` and `value` of a
+    variable, or a flag and its value, are separate strings."""
     if isinstance(value, dict):
         return _masked_object(value)
     if isinstance(value, list | tuple):
@@ -323,7 +323,7 @@ def _masked_field(key: str, value: Any) -> Any:
 
 
 def _masked_text(text: str) -> str:
-    """Mask JSON in a string: an annotation may hold the whole manifest again."""
+    """Mask JSON inside a string: an annotation may contain the whole manifest again."""
     if not text.startswith("{"):
         return text
     try:

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One engine fed with everything the pods of a live job report: snapshots and log lines.
+"""Feeds one engine with everything the pods of a live job report: snapshots and log lines.
 
-A log line has the time at which its node read it. Clocks of different nodes are taken as equal: a
-second more or less changes no verdict. The middle of a long log is not read, so past silences are
-not judged, only the present state.
+A log line has the time at which its node read it. Clocks of different nodes are assumed to agree: a
+difference of a second changes no verdict. The middle of a long log is not read, so past silences
+are not evaluated, only the current state.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class JobHistory:
     lines: int = 0
     looks: int = 0
     texts: dict[str, list[bytes]] = field(default_factory=dict)
-    """Lines of the logs that were read, by name."""
+    """Lines of the logs that were read, by log name."""
     last_at: float | None = None
 
     def text_of(self, file: str, line: int) -> str | None:
@@ -78,8 +78,8 @@ def build_history(
     is_up: bool = True,
     has_curves: bool = False,
 ) -> JobHistory:
-    """`besides`: findings from Kubernetes; `is_up`: a pod may still print something; `has_curves`:
-    with the data for a page."""
+    """Replay all reports through an engine. `besides`: findings from Kubernetes; `is_up`: a pod may
+    still print something; `has_curves`: also record the data for a page."""
     known, grammar = catalogue.with_grammar()
     engine = Engine(run, known, settings)
     recorder = ReportRecorder(engine, clock=ReportClock(zone="UTC"), has_curves=has_curves)
@@ -90,7 +90,7 @@ def build_history(
     if history.last_at is None:
         history.assessment = engine.evaluate(now, besides)
         return history
-    # After the end of all pods, silence means nothing.
+    # After all pods have ended, silence is not a symptom.
     until = now if is_up else history.last_at
     engine.evaluate(min(until, history.last_at + 1.0), besides)
     history.assessment = engine.evaluate(until, besides)
@@ -186,7 +186,7 @@ def _at(
 
 
 def without_times(data: bytes, times: list[float]) -> bytes:
-    """Strip the timestamps; a line without one gets that of the line before."""
+    """Strip timestamps into `times`; a line without one gets that of the previous line."""
     lines = []
     for line in data.splitlines():
         stamp, blank, rest = line.partition(b" ")
@@ -204,7 +204,7 @@ def _moment(stamp: bytes) -> float | None:
 
 
 def _of_kubernetes(report: PodReport) -> Iterator[Observed]:
-    """How the container ended; if the sidecar answers, the wrapper reports that in more detail."""
+    """Yield how the container ended, unless the sidecar responds and has more detail."""
     trainer = report.trainer
     if report.snapshot is not None or trainer is None or trainer.ended_at is None:
         return
@@ -230,7 +230,7 @@ def _play(history: JobHistory, observed: Observed) -> None:
 
 
 def _may_begin(engine: Engine, what: object) -> bool:
-    """Whether an attempt begins: then the one before it is assessed a last time."""
+    """Whether a new attempt may begin; the previous one is then assessed a last time."""
     if isinstance(what, AttemptStart):
         return what.attempt != engine.job.attempt.number
     return isinstance(what, Arguments)

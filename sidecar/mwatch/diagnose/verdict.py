@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict on a live job: the engine's, unless Kubernetes knows better.
+"""The verdict on a live job: the engine's, unless Kubernetes has better information.
 
-What a person or the cluster did to the job explains everything else. A finished job is not hung; a
-job whose pods have not started is not blind. If no data of any pod can be read, the verdict is
-blind.
+An action of a person or of the cluster on the job takes precedence, because it explains all other
+symptoms. A finished job is not hung; a job whose pods have not started is not blind. If no data of
+any pod can be read, the verdict is blind.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _QUIET = frozenset({Cause.UNKNOWN, Cause.BLIND, Cause.HEALTHY, Cause.HANG, Cause
 _UNKNOWN = frozenset({Cause.UNKNOWN, Cause.BLIND})
 _DEATHS = frozenset({Cause.CRASH, Cause.OOM, Cause.USER_ERROR, Cause.DATA, Cause.KILLED})
 _PAST = frozenset({Cause.PREEMPTED, Cause.DRAINED})
-"""Ignored once all pods run again."""
+"""Causes that are ignored once all pods run again."""
 NO_PODS_SECONDS = 60.0
 
 
 def besides(facts: KubeFacts) -> list[Finding]:
-    """Find causes in Kubernetes that the engine takes into account."""
+    """Return findings from Kubernetes for the engine to take into account."""
     found = kube_causes(facts)
     if _all_run(facts):
         found = [each for each in found if each.cause not in _PAST]
@@ -94,7 +94,7 @@ def judge(
 def _crashed_pod(
     found: Verdict, findings: Sequence[Finding], reports: Sequence[PodReport]
 ) -> Culprit | None:
-    """Name the pod that printed the error. Of a hang that would be a pod that only waits."""
+    """Name the pod that printed the error. Not for a hang, where that pod may only be waiting."""
     pods = {each.pod.name for each in reports}
     for each in findings if found.cause in _DEATHS else ():
         files = ((one.file or "").partition(" ")[0] for one in each.evidence)
@@ -107,7 +107,7 @@ def _crashed_pod(
 def _by_state(
     facts: JobFacts, found: Verdict, reports: Sequence[PodReport], seen: Job
 ) -> Verdict | None:
-    """Judge by the state of the job and its pods; None: the engine's verdict holds."""
+    """Derive a verdict from the state of the job and its pods; None: keep the engine's."""
     job, kube = facts.job, facts.kube
     if job.finished == "Succeeded" and found.cause in _QUIET:
         return _succeeded(job.kind.value, seen)
@@ -128,7 +128,7 @@ def _by_state(
 
 
 def _succeeded(kind: str, seen: Job) -> Verdict:
-    """Kubernetes goes by exit codes, which a shell script may hide."""
+    """Check the progress: Kubernetes relies on exit codes, which a shell script may hide."""
     done, total = seen.attempt.iteration, seen.layout.total_iterations
     is_over = seen.attempt.is_finished or ended_as_asked(seen) or seen.ended_itself_twice
     if done is not None and total is not None and done < total and not is_over:
@@ -171,7 +171,7 @@ def _why_blind(reports: Sequence[PodReport]) -> str:
 
 
 def locate(culprit: Culprit | None, reports: Sequence[PodReport]) -> Culprit | None:
-    """Complete a culprit: from the rank to its pod, node and GPU, as far as known."""
+    """Complete a culprit: add pod, node and GPU of its rank, as far as known."""
     if culprit is None:
         return None
     pod = culprit.pod or _pod_of_rank(culprit.rank, reports)

@@ -3,8 +3,8 @@
 """What people read about a run: the next step and the runbook of a cause, and a timeline of starts,
 loads, saves, exits and actions.
 
-The timeline is bounded: saves in a row are one entry, and a run that restarts over and over is cut
-in the middle. What was wrong is in the incidents.
+The timeline is bounded: consecutive saves are merged into one entry, and the middle of a run with
+very many restarts is left out. Faults are not in it; they are in the incidents.
 """
 
 from __future__ import annotations
@@ -103,7 +103,10 @@ def advise(
     catalogue: Mapping[str, CatalogueEntry],
     decision: Decision | None = None,
 ) -> Advice:
-    """With `decision`, no older checkpoint is recommended where none is known."""
+    """Return the advice for a cause.
+
+    With `decision`, an older checkpoint is recommended only if one is known.
+    """
     advice = _advise(cause, finding, catalogue)
     if decision is None or decision.action is Action.NONE or not _OLDER.search(advice.step):
         return advice
@@ -139,7 +142,7 @@ class Entry:
     iteration: int | None = None
     file: str | None = None
     line: int | None = None
-    until: float | None = None  # the last of several that are one entry
+    until: float | None = None  # time of the last of several merged ones
     count: int = 1
 
 
@@ -157,7 +160,7 @@ class RunTimeline:
         return [*self._first, *self._last]
 
     def note(self, job: Job, observed: Observed) -> None:
-        """`observed` is already folded into `job`."""
+        """Add `observed`, which is already folded into `job`, if it is a kind of entry."""
         at, _, what = observed
         if job.attempt.number != self._attempt:
             self._attempt = job.attempt.number
@@ -208,7 +211,7 @@ class RunTimeline:
             self._add(entry)
 
     def _repeated(self, entry: Entry) -> None:
-        """Merge entries of one kind without another kind in between."""
+        """Merge the entry with an earlier one of its kind; saves and validations may alternate."""
         for known in reversed(self.entries[-2:]):
             if known.attempt != entry.attempt or known.kind not in ("save", "validation"):
                 break

@@ -54,11 +54,11 @@ class Engine:
         self.settings = settings or Settings()
         self.record = DecisionRecord()
         self.quote: Quote | None = None
-        """Where the texts of iteration lines are known."""
+        """Fills in the texts of iteration lines in evidence; None: they are not known."""
         self._incidents = IncidentLog()
         self._attempt = 0
         self._suspected: tuple[int, Quarantine | None] = (0, None)
-        """Quarantine before the newest rollback, and its attempt."""
+        """The attempt of the newest rollback, and the quarantine before that rollback."""
 
     @property
     def incidents(self) -> deque[Incident]:
@@ -67,7 +67,7 @@ class Engine:
 
     @property
     def incidents_over(self) -> Mapping[tuple[Cause, Action], int]:
-        """By cause and action: `mwatch_incidents_total`."""
+        """Number of incidents that are over, by cause and action: `mwatch_incidents_total`."""
         return self._incidents.over
 
     @property
@@ -79,8 +79,10 @@ class Engine:
         return self._incidents.about(decision)
 
     def recall(self, records: Iterable[IncidentRecord]) -> None:
-        """Take over what an earlier watcher of this run has found and done: an incident that is
-        found again is the same one, and its restarts count."""
+        """Take over the incidents and actions of an earlier watcher of this run.
+
+        An incident that is found again keeps its identity, and earlier restarts count.
+        """
         known = sorted(records, key=lambda each: each.times.acted or 0.0)
         self._incidents.recall(known)
         for each in known:
@@ -105,8 +107,10 @@ class Engine:
             self._incidents.progressed(self.job.attempt, observed.at)
 
     def observe_steady(self, pod: PodSnapshot, received_at: float) -> bool:
-        """Ranks and witnesses of a pod of which nothing else is new; False: observe them one by
-        one."""
+        """Observe a pod's ranks and witnesses at once if nothing else is new.
+
+        False: nothing was observed, and the caller has to observe them one by one.
+        """
         shift = pod.shift(received_at)
         if not fold_steady(self.job, pod.who.pod, pod.ranks, shift):
             return False
@@ -114,9 +118,12 @@ class Engine:
         return True
 
     def evaluate(self, now: float, besides: Sequence[Finding] = ()) -> Assessment:
-        """`besides`: findings from elsewhere, such as Kubernetes or the end of a recorded log. A
-        cause outside the job explains its silence and replaces that finding; the end of a log also
-        replaces what is found about a death."""
+        """Run the detectors and decide.
+
+        `besides`: findings from elsewhere, such as Kubernetes or the end of a recorded log. A cause
+        outside the job explains its silence and replaces that finding; a finding at the end of a
+        log also replaces the findings about a death.
+        """
         job = self.job
         job.now = max(job.now, now)
         self._close_old()
@@ -131,7 +138,7 @@ class Engine:
         return Assessment(job.now, tuple(findings), decision)
 
     def preview(self, at: float) -> Assessment:
-        """Return the assessment at `at` if nothing comes until then; changes nothing."""
+        """Return the assessment at `at` if nothing is observed until then; changes nothing."""
         job = self.job
         before, job.now = job.now, max(job.now, at)
         try:
@@ -142,8 +149,10 @@ class Engine:
         return Assessment(at, tuple(findings), decision)
 
     def record_action(self, decision: Decision, at: float, *, is_carried_out: bool = True) -> None:
-        """Record the one action on the attempt of `decision`. Not carried out: mwatch only
-        observes, and would have acted at `at`."""
+        """Record the one action on the attempt of `decision`.
+
+        With `is_carried_out` False, mwatch only observes, and would have acted at `at`.
+        """
         if self.record.of_attempt(decision.attempt) is not None:
             return
         job = self.job
@@ -179,7 +188,7 @@ class Engine:
         return self._with_memory(finding)
 
     def _with_memory(self, finding: Finding) -> Finding:
-        """A detector of bad numbers sees the newest lines only: keep the earliest begin."""
+        """Keep the earliest begin of bad numbers, whose detectors see only the newest lines."""
         if RULES[finding.cause].resume is not Resume.BEFORE_BAD:
             return finding
         known = self._incidents.symptom(self.job.attempt.number, finding)
@@ -189,7 +198,7 @@ class Engine:
         return replace(finding, since_iteration=first, since_time=known.finding.since_time)
 
     def _close_old(self) -> None:
-        """Nothing open survives an attempt."""
+        """Close what is open of earlier attempts, and distrust their checkpoints if needed."""
         if self._attempt != self.job.attempt.number:
             self._finish_rollback(self.record.of_attempt(self._attempt))
             self._attempt = self.job.attempt.number
@@ -197,13 +206,13 @@ class Engine:
             self._distrust(symptom.finding)
 
     def _finish_rollback(self, act: Act | None) -> None:
-        """A save that was under way may have ended between the action and the exit."""
+        """Abandon a save too that ended between the action and the exit of the attempt."""
         if act is not None and act.quarantine_from is not None:
             at, to = self.job.attempt.started_at, act.quarantine_from - 1
             self._give_up(at, to, act.first_bad, "saved while the restart was under way")
 
     def _distrust(self, finding: Finding) -> None:
-        """The attempt ended with bad numbers: its checkpoints since then are not to be trusted."""
+        """Abandon the checkpoints since the first bad iteration if the attempt ended with it."""
         bad = finding.since_iteration
         is_bad = RULES[finding.cause].resume is Resume.BEFORE_BAD
         if not is_bad or finding.severity is not Severity.CRITICAL or bad is None:
@@ -211,7 +220,7 @@ class Engine:
         self._give_up(self.job.attempt.started_at, bad - 1, bad, finding.summary)
 
     def _give_up(self, at: float, to: int, first_bad: int | None, reason: str) -> None:
-        """Abandon what was written above iteration `to` before `at`."""
+        """Abandon the checkpoints above iteration `to` that were written before `at`."""
         timeline = self.job.timeline
         timeline.roll_back(Rollback(at, to, first_bad, reason))
         for number, known in self.job.checkpoints.items():

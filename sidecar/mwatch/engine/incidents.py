@@ -1,18 +1,18 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The one definition of an incident: which findings belong together, its number, cause and times.
+"""The definition of an incident: which findings belong together, and its number, cause and times.
 
 A finding of an attempt belongs to an incident of that attempt that is not over, if
 1. the incident has a finding of the same cause;
-2. mwatch has acted on the attempt: what is found after that follows from the action;
+2. mwatch has acted on the attempt: later findings are consequences of the action;
 3. one of them is a silence, a death, or a cause outside the job that explains both, and no
    progress was made between them; or
 4. the job falls silent or is stopped within `STOP_SECONDS` after an action for the incident was
    decided: the action is being carried out.
-Any other finding opens a new incident. An incident is over, counted and never changes again when
-nothing of it was found for `QUIET_SECONDS`, or when its attempt has ended. The sidecar, `mwatch
-run`, the controller, `story.json` and the incident files all read it from here. It does no I/O and
-reads no clock.
+Any other finding opens a new incident. An incident is over when none of its findings was found for
+`QUIET_SECONDS`, or when its attempt has ended; then it is counted and its findings no longer
+change. The sidecar, `mwatch run`, the controller, `story.json` and the incident files all use this
+module. It does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _MAX_BEHIND = 64
 SILENCE = frozenset({"stalled", "rank_silent"})
 DEATH = frozenset({"crashed", "finished_early", LOG_END})
 _STOPPED = frozenset({Cause.KILLED, Cause.FINISHED_EARLY})
-"""How a job ends when a person or a controller stops it."""
+"""The causes found when a person or a controller stops a job."""
 
 Key = tuple[int, str, Cause]
 
@@ -56,7 +56,7 @@ class Symptom:
 
     finding: Finding  # the newest
     detected_at: float
-    since: float  # when it was found this time
+    since: float  # when it was found, or found again after it had closed
     closed_at: float | None = None
     times: int = 1
 
@@ -66,17 +66,17 @@ class Incident:
     """One problem in one attempt, however many detectors found it."""
 
     number: int  # from 1, in the order of detection
-    id: str  # the name of its folder; of its first cause
+    id: str  # the name of its folder, which contains its first cause
     attempt: int
     detected_at: float
     symptoms: list[Symptom]  # one for each detector and cause, in the order of detection
     fault_at: float | None = None  # the first bad sign
-    decision: Decision | None = None  # the newest for it, or the one that was acted on
+    decision: Decision | None = None  # the newest one, or the one that was acted on
     decided_at: float | None = None
     acted_at: float | None = None
     is_carried_out: bool = False  # False: no action, or mwatch only observes
-    reached: int | None = None  # the iteration of its attempt when it was acted on or ended
-    first_new_at: float | None = None  # a later attempt has passed `reached`, with good numbers
+    reached: int | None = None  # iteration of the attempt when mwatch acted on it or it ended
+    first_new_at: float | None = None  # when a later attempt passed `reached` with good numbers
     awaits_recovery: bool = False
     """Whether its attempt has ended and training is not past `reached` yet."""
     is_over: bool = False
@@ -84,7 +84,7 @@ class Incident:
 
     @property
     def lead(self) -> Symptom:
-        """The finding of an action, else a death, else that of a decision, else the first."""
+        """The finding that was acted on, else a death, else the one decided on, else the first."""
         finding = self.decision.finding if self.decision is not None else None
 
         def rank(symptom: Symptom) -> tuple[bool, bool, bool]:
@@ -118,15 +118,18 @@ class Incident:
 
     @property
     def closed_at(self) -> float | None:
-        """When the last detector stopped finding it; None: it is still found."""
+        """When the last detector stopped reporting it; None: a detector still does."""
         moments = [each.closed_at for each in self.symptoms]
         ended = [each for each in moments if each is not None]
         return max(ended) if len(ended) == len(moments) else None
 
     @property
     def stage(self) -> IncidentStage:
-        """Recovered: training is past its earlier iteration or, without an action, the incident is
-        over. A job that mwatch has stopped does not recover."""
+        """How far the incident is.
+
+        It has recovered when training is past its earlier iteration or, without an action, when the
+        incident is over. A job that mwatch has stopped does not recover.
+        """
         is_passed = self.first_new_at is not None
         is_gone = self.is_over and not self.awaits_recovery and not self.is_carried_out
         if is_passed or is_gone:
@@ -150,7 +153,10 @@ class Incident:
         )
 
     def culprit(self, findings: Iterable[Finding]) -> Culprit | None:
-        """`findings` at this moment: the controller adds the node and GPU of the pod to them."""
+        """Return the culprit.
+
+        `findings`: the current ones, to which the controller adds the pod's node and GPU.
+        """
         for each in findings:
             if _is_same(each, self.finding):
                 return each.culprit
@@ -175,7 +181,7 @@ class Incident:
         return replace(whole, evidence=evidence)
 
     def add(self, finding: Finding, at: float) -> Symptom:
-        """A finding is new, or back."""
+        """Add a finding that is new, or was closed and is found again."""
         if self.acted_at is None and self.closed_at is not None:
             self.decided_at = None  # that decision ended with its findings
         for known in self.symptoms:
@@ -194,7 +200,7 @@ class Incident:
 
 
 class IncidentLog:
-    """The incidents of a run: groups findings, and counts what is over."""
+    """The incidents of a run: groups findings into incidents and counts those that are over."""
 
     def __init__(self) -> None:
         self.kept: deque[Incident] = deque(maxlen=MAX_INCIDENTS)
@@ -204,17 +210,17 @@ class IncidentLog:
         self._open: dict[Key, tuple[Incident, Symptom]] = {}
         self._current: list[Incident] = []
         self._behind: deque[Incident] = deque()
-        """Of ended attempts: training is not past their furthest iteration yet."""
+        """Incidents of ended attempts whose furthest iteration training has not passed yet."""
         self._passed: dict[int, float] = {}
-        """By number: when training passed that, if its numbers turn out to be good."""
+        """When training passed that iteration, by incident number, until its numbers are judged."""
         self._carried_out: int | None = None
-        """The newest attempt that was ended by an action."""
+        """The newest attempt on which an action was carried out."""
         self._number = 0
         self._recalled: dict[tuple[int, Cause], IncidentRecord] = {}
-        """Of an earlier watcher: not over when it ended."""
+        """Incidents of an earlier watcher that were open when it ended."""
 
     def recall(self, records: Iterable[IncidentRecord]) -> None:
-        """What is found again of these is the same incident, not a new one."""
+        """Continue these incidents, if they are open, when they are found again."""
         for each in records:
             if each.times.closed is None and each.times.first_new_iteration is None:
                 self._recalled[each.attempt, each.cause] = each
@@ -229,7 +235,7 @@ class IncidentLog:
         return None if opened is None else opened[1]
 
     def about(self, decision: Decision) -> Incident | None:
-        """The incident of a decision."""
+        """Return the incident that a decision is about."""
         finding = decision.finding
         if finding is not None:
             opened = self._open.get((decision.attempt, finding.detector, finding.cause))
@@ -245,7 +251,7 @@ class IncidentLog:
         )
 
     def update(self, job: Job, findings: Iterable[Finding], decision: Decision) -> None:
-        """`findings` are all at this moment."""
+        """Update the incidents; `findings`: all that were found at this moment."""
         now, number = job.now, job.attempt.number
         self._settle(job)
         seen = set()
@@ -293,7 +299,8 @@ class IncidentLog:
                 incident.acted_at, incident.reached, incident.is_carried_out = None, None, False
 
     def progressed(self, attempt: Attempt, at: float) -> None:
-        """Called for each observation while `awaits_progress`."""
+        """Note which incidents training has passed; call for each observation while
+        `awaits_progress`."""
         iteration = attempt.iteration
         if iteration is None:
             return
@@ -307,7 +314,7 @@ class IncidentLog:
         attempt = job.attempt.number
         incident = self._home(job, finding, decision)
         if incident is None and self._carried_out == attempt:
-            return None  # follows from an action without an incident
+            return None  # a consequence of an action that belongs to no incident
         if incident is None:
             self._number += 1
             symptom = Symptom(finding, job.now, job.now)
@@ -320,7 +327,7 @@ class IncidentLog:
     def _opened(self, job: Job, symptom: Symptom) -> Incident:
         now, attempt, cause = job.now, job.attempt.number, symptom.finding.cause
         before = self._recalled.pop((attempt, cause), None)
-        # Where numbers begin anew with each container, an older one is of another attempt.
+        # If attempt numbers restart with each container, an older record is of another attempt.
         if before is None or (before.times.detected or 0.0) < job.attempt.began_at:
             id = incident_id(now, attempt, cause, {each.id for each in self.kept})
             return Incident(self._number, id, attempt, now, [symptom])
@@ -339,7 +346,7 @@ class IncidentLog:
         )  # fmt: skip
 
     def _home(self, job: Job, finding: Finding, decision: Decision) -> Incident | None:
-        """The open incident of a new finding, by the rules of the module."""
+        """Return the open incident of a new finding, by the rules in the module docstring."""
         attempt, now = job.attempt, job.now
         known = [each for each in reversed(self._current) if each.attempt == attempt.number]
         same = next((each for each in known if each.has_cause(finding.cause)), None)
@@ -400,7 +407,7 @@ class IncidentLog:
         self._behind.append(incident)
 
     def _recover(self) -> None:
-        """Iterations with bad numbers are not progress."""
+        """Mark incidents as recovered, unless the iterations that passed them had bad numbers."""
         if self._passed and not any(
             RULES[key[2]].resume is Resume.BEFORE_BAD for key in self._open
         ):
@@ -413,7 +420,10 @@ class IncidentLog:
 def open_incidents(
     incidents: Iterable[Incident], findings: Sequence[Finding]
 ) -> tuple[OpenIncident, ...]:
-    """The newest that are not over, oldest first; `findings`: as for `Incident.culprit`."""
+    """Return the newest incidents that are not over, oldest first.
+
+    `findings`: as for `Incident.culprit`.
+    """
     found = [each for each in incidents if not each.is_over]
     return tuple(
         OpenIncident(
@@ -433,7 +443,7 @@ def _is_same(one: Finding, other: Finding) -> bool:
 
 
 def _stop_kind(finding: Finding) -> str | None:
-    """Whether the finding is a sign that training stands still."""
+    """Return which sign of stopped training the finding is; None if it is none."""
     if RULES[finding.cause].explains_all:
         return "outside"
     if finding.detector in DEATH:

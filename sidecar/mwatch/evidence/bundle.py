@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects the evidence of one incident into a folder, before anything is killed.
 
-The wrapper is asked for a dump (stacks, flight recorder and environment of every rank). Then the
-dump, the facts of the node, the probe records, the attempt, the end of the log and the caller's
-parts are copied, the small ones first; finally the folder is copied off the pod. Everything has a
-time and a byte limit, and what is missing is listed with the reason. The copying runs in a thread:
-storage that hangs costs no more than the time limit.
+First the wrapper is asked for a dump (stacks, flight recorder and environment of every rank). Then
+the dump, the state of the node, the probe records, the attempt, the end of the log and the caller's
+parts are copied, small ones first; finally the folder is copied off the pod. Every step has a time
+and a byte limit, and missing parts are listed with the reason. Copying runs in a thread, so that
+hanging storage costs no more than the time limit.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Content(NamedTuple):
     data: bytes
     is_cut: bool = False
     is_binary: bool = False
-    """It is saved completely or not at all, as a part cannot be scrubbed."""
+    """Saved completely or not at all, because a truncated file cannot be scrubbed."""
 
 
 class Missing(NamedTuple):
@@ -91,7 +91,7 @@ def dump(volume: VolumeReader, id: str, budget: Budget) -> Found:
 
 
 def recorder(volume: VolumeReader, id: str, budget: Budget) -> Found:
-    """Yield what torch itself dumped when a collective timed out."""
+    """Yield the dumps that torch itself wrote when a collective timed out."""
     try:
         names = volume.names(DUMPS_FOLDER, RECORDER_FOLDER)
     except OSError:
@@ -188,7 +188,7 @@ def _why(error: OSError) -> str:
 
 
 PARTS: tuple[Part, ...] = (attempt, node, probes, log, dump, recorder)
-"""The small ones first: there is always room for them."""
+"""Small parts first, so that there is always room for them."""
 
 Extra = Callable[[], Iterable[Content | Missing]]
 MAX_PARTS = 64
@@ -196,7 +196,7 @@ _WHAT = "the state of mwatch"
 
 
 class ExtraParts:
-    """Makes the caller's parts in a thread, while the ranks write their dumps."""
+    """Builds the caller's parts in a thread, while the ranks write their dumps."""
 
     def __init__(self, extra: Extra) -> None:
         self._ready: queue.SimpleQueue[Content | Missing | None] = queue.SimpleQueue()
@@ -244,19 +244,19 @@ Keep = Callable[[Path, str, float], "OffloadResult"]
 
 class OffloadResult(NamedTuple):
     folder: str | None
-    """Where it outlives the pod; None if it was not copied."""
+    """Path of the copy, which outlives the pod; None if it was not copied."""
     why: str = ""
-    """Why it was not copied, or what is still under way."""
+    """Why it was not copied, or that copying is still in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvidenceLimits:
     seconds: float = 20.0
-    """In all, during which the whole job stands still."""
+    """Total time limit, during which the whole job stands still."""
     dump_seconds: float = 5.0
-    """For the ranks to write their stacks; then a signal asks them."""
+    """Time for the ranks to write their stacks; after it, a signal makes them do so."""
     keep_seconds: float = 5.0
-    """The part of `seconds` that is left to copy the bundle off the pod."""
+    """The part of `seconds` that is reserved to copy the bundle off the pod."""
     bytes: int = 64 << 20
     log_bytes: int = 1 << 20
 
@@ -273,7 +273,7 @@ class Bundle(NamedTuple):
     missing: tuple[Missing, ...]
     seconds: float
     stored: OffloadResult | None = None
-    """The copy off the pod; None if none was requested or the time was over."""
+    """The copy off the pod; None if none was requested or there was no time left."""
 
 
 def collect(
@@ -289,9 +289,9 @@ def collect(
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
 ) -> Bundle:
-    """Save into `folder` what `volume` ($MWATCH_DIR) has; `id` names the dump. `extra` yields more,
-    in a thread. What goes wrong outside is listed in the
-    bundle and never raised. ValueError for an invalid id."""
+    """Save the evidence on `volume` ($MWATCH_DIR) into `folder`; `id` names the dump. `extra`
+    yields more parts, in a thread. External failures are listed in the bundle and never raised.
+    ValueError for an invalid id."""
     if not _ID.fullmatch(id):
         raise ValueError(f"{id!r} cannot be the name of a dump")
     limits = limits or EvidenceLimits()
@@ -367,7 +367,7 @@ class _Work:
                 self._save(each)
 
     def _dump(self) -> None:
-        """Ask the wrapper, which answers when the ranks have written or their time is over."""
+        """Request a dump; the wrapper answers once the ranks have written it or timed out."""
         seconds = self._limits.dump_seconds
         request = {"op": "dump", "id": self._id, "seconds": seconds}
         try:
@@ -410,7 +410,7 @@ class _Work:
             self._miss(MANIFEST, f"cannot be written: {error.strerror or error}")
 
     def _scrub(self, data: bytes) -> bytes:
-        """Use a new scrubber for each file: a private key does not go on in the next one."""
+        """Use a new scrubber for each file: a private key does not continue in the next file."""
         return Scrubber().scrub(data)
 
     def _miss(self, what: str, why: str) -> None:
@@ -421,7 +421,7 @@ class _Work:
         return max(0.0, self._limits.seconds - (self._clock() - self._began))
 
     def _seconds_to_collect(self) -> float:
-        """Leave time for the copy off the pod."""
+        """Return the time left, minus the time reserved for the copy off the pod."""
         kept = 0.0 if self._keep is None else self._limits.keep_seconds
         return max(0.0, self._seconds_left() - kept)
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Collects the evidence of incidents in a thread, and reports what its dumps show.
 
-A stall is dumped as soon as it is found: the stacks and the flight recorder name the rank that the
-others wait for, and are the second witness that an action needs. There is one bundle per incident;
-a restart waits for it, within its limit. An attempt that is over is not dumped, and signs from its
-dump do not count for the next one.
+A stall is dumped as soon as it is detected: the stacks and the flight recorder identify the rank
+that the others wait for, and are the second witness that an action requires. There is one bundle
+per incident; a restart waits for it, within its limit. An attempt that is over is not dumped, and
+signs from its dump do not count for the next attempt.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mwatch_trainer.evidence.incidents import NotCopied, beside, copy
 
 _NO_WRAPPER = ("there is no wrapper", "the wrapper has ended")
 _WAIT_SECONDS = 25.0
-"""A little more than the limit of a bundle."""
+"""Slightly more than the time limit of a bundle."""
 _KEEP_SECONDS = 5.0
 _MOST_ASKS = 15
 _MAX_WAITING = 16
@@ -37,9 +37,9 @@ _MAX_SIGNS = 1 << 16
 class OffPod:
     """Copies evidence to the storage of the checkpoints, before the pod can die.
 
-    A sidecar usually has that storage read-only or not at all, so it asks the wrapper, and copies
-    by itself only without one. In observe mode nothing is written beside the checkpoints; a
-    separate evidence folder is then the way off the pod.
+    A sidecar usually mounts that storage read-only or not at all, so it asks the wrapper, and
+    copies by itself only if there is no wrapper. In observe mode nothing is written next to the
+    checkpoints; evidence then leaves the pod only through a separate evidence folder.
     """
 
     def __init__(self, ask: Ask, save: Callable[[], Path | None], is_act: Callable[[], bool]):
@@ -48,7 +48,7 @@ class OffPod:
         self._is_act = is_act
 
     def keep(self, folder: Path, id: str, seconds: float) -> OffloadResult:
-        """Copy the bundle in `folder` within that time; again if something has changed."""
+        """Copy the bundle in `folder` within `seconds`; call again if it has changed."""
         if not self._is_act():
             return OffloadResult(None, "observe mode does not write to the checkpoint folder")
         try:
@@ -62,7 +62,7 @@ class OffPod:
         return self._from_here(folder, id, seconds) if why.startswith(_NO_WRAPPER) else _not(why)
 
     def _from_here(self, folder: Path, id: str, seconds: float) -> OffloadResult:
-        """Copy in a thread, which goes on alone if the storage hangs."""
+        """Copy in a thread, which continues in the background if the storage hangs."""
         save = self._save()
         if save is None:
             return _not("the wrapper is gone, and the save folder is unknown")
@@ -121,10 +121,10 @@ class EvidenceCollector:
         extra: Extra | None = None,
         off_pod: OffPod | None = None,
     ) -> None:
-        """`running`: the number of the current attempt. `world_size`: of the job, of which this
-        volume may hold one pod. `gpus`: those of this pod, as last sampled. `extra`: more for each
-        bundle. `off_pod`: copies bundles off the pod; None if the folder outlives the pod by
-        itself."""
+        """`running`: number of the current attempt. `world_size`: that of the job; this volume may
+        have the data of only one of its pods. `gpus`: GPUs of this pod, as last sampled. `extra`:
+        more parts for each bundle. `off_pod`: copies bundles off the pod; None if the folder
+        already outlives the pod."""
         self._world_size = world_size
         self._gpus = gpus
         self._extra = extra
@@ -153,7 +153,7 @@ class EvidenceCollector:
         return case
 
     def wait(self, case: EvidenceCase) -> None:
-        """Collect this one next, and wait for it."""
+        """Collect this case next, and wait for it."""
         with self._changed, suppress(ValueError):
             self._wanted.remove(case)
             self._wanted.appendleft(case)
@@ -226,7 +226,7 @@ class EvidenceCollector:
         )  # fmt: skip
         case.saved.set()
         self._ask_later(case)
-        # Large and rarely needed.
+        # Imported late: large and rarely needed.
         from mwatch.evidence.flight_files import signs_of
         from mwatch.evidence.rank_stacks import read_stacks
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds, reads and compares the dumps of torch's flight recorder in a folder.
 
-The rank is only in the file's name, at its end: `rank-3.flight.pickle`, `nccl_trace_rank_3`, or any
-prefix that the user gave torch. So the first bytes decide whether a file is a dump. A folder may
-hold several sets of dumps: one per request, or from an earlier stall. The newest set is used,
-together with those of other ranks from the same time (a folder per node).
+Only the file name contains the rank, at its end: `rank-3.flight.pickle`, `nccl_trace_rank_3`, or
+any prefix that the user configured in torch. So a file is recognized as a dump by its first bytes.
+A folder may contain several sets of dumps: one per request, or from an earlier stall. The newest
+set is used, together with dumps of other ranks from the same time (there is a folder per node).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mwatch_trainer import contract
 from mwatch_trainer.contract import read_json
 
 MAX_BYTES = 64 << 20
-"""Of one file: a hundred times torch's default buffer with long stacks."""
+"""Limit for one file: a hundred times torch's default buffer with long stacks."""
 MAX_FILES = 16_384
 MAX_DEPTH = 6
 MAX_ENTRIES = 50_000
@@ -50,7 +50,7 @@ class DumpFile(NamedTuple):
     """The name before the rank; it differs between sets of dumps."""
     rank: int
     recorder: str
-    """`gloo` for the second recording of a rank besides that of NCCL; else empty."""
+    """`gloo` for the second recording of a rank, in addition to that of NCCL; else empty."""
     is_json: bool
     written_at: float
 
@@ -82,7 +82,7 @@ def find_dumps(folder: str) -> FoundDumps:
 
 
 def as_dump(path: str) -> DumpFile | None:
-    """Recognise a dump by its name and first bytes; None if it is none or cannot be read."""
+    """Recognize a dump by its name and first bytes; None if it is not one or is unreadable."""
     named = _NAME.fullmatch(os.path.basename(path))
     if named is None:
         return None
@@ -104,7 +104,7 @@ def as_dump(path: str) -> DumpFile | None:
 
 
 def attendance(folder: str) -> Attendance:
-    """Return which ranks answered the request, as the wrapper wrote it into the folder."""
+    """Return which ranks answered the request, from the files of the dump in the folder."""
     names = [entry.name for entry in _entries(folder)]
     answered = frozenset(int(found[1]) for found in map(_STACKS.fullmatch, names) if found)
     written = read_json(os.path.join(folder, "missing.json"))
@@ -200,7 +200,7 @@ def _read(files: Iterable[DumpFile], notes: list[str]) -> Flight | None:
 
 
 def _attendance(folders: Iterable[str]) -> Attendance:
-    """Join the attendance of all nodes; who did not answer is known only if every folder has it."""
+    """Merge the nodes' attendance; missing ranks are known only if every folder lists them."""
     found = [attendance(folder) for folder in folders]
     answered = frozenset[int]().union(*(each.answered for each in found))
     missing = [each.unanswered for each in found if each.unanswered is not None]
@@ -234,7 +234,7 @@ def _of_one_time(sets: list[Set], notes: list[str]) -> Set:
 
 
 def _moment(of_rank: Set) -> float:
-    """Return the end of one of its recordings, or else the time of the file."""
+    """Return the time of a set: the end of one of its recordings, else the file's time."""
     first = of_rank[min(of_rank)]
     dump = _dump(first, [])
     at = None if dump is None else dump.last_at
@@ -242,7 +242,7 @@ def _moment(of_rank: Set) -> float:
 
 
 def _dump(files: list[DumpFile], notes: list[str]) -> Dump | None:
-    """Read each recorder of a rank once, in the form that is faster to read."""
+    """Read each recorder of a rank once, in the file format that is faster to read."""
     found: dict[str, Dump] = {}
     for file in sorted(files, key=lambda file: (file.recorder, not file.is_json)):
         if file.recorder not in found:
@@ -270,7 +270,8 @@ def _one(file: DumpFile, notes: list[str]) -> Dump | None:
 
 _WAIT_SECONDS = 6.0
 _POLL_SECONDS = 0.2
-"""A rank writes its stacks at once; its recording may take some seconds longer."""
+"""Interval to poll for recordings: a rank writes its stacks first, and its recording may take
+some seconds longer."""
 
 
 def signs_of(
@@ -278,7 +279,7 @@ def signs_of(
 ) -> list[Sign]:
     """Analyse the dump `id` on the volume; empty if it cannot be read.
 
-    `world_size` is that of the job; the volume may hold only the dumps of one of its pods.
+    `world_size` is that of the job; the volume may contain the dumps of only one of its pods.
     """
     folder = str(volume / contract.DUMPS_FOLDER / id)
     began = time.monotonic()

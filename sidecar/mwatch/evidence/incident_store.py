@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores incidents: one folder each, with its record and its evidence, bounded in number and size.
 
-`<root>/ID/incident.json` is replaced atomically. The oldest incidents are removed as a whole; the
-one just written stays. Files with other names are never touched.
+`<root>/ID/incident.json` is replaced atomically. The oldest incidents are removed, each with its
+whole folder; the one just written is kept. Files with other names are never touched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class IncidentFiles:
         max_incidents: int = MAX_INCIDENTS,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        """`root`: such as `<save>/.mwatch/incidents`."""
+        """`root`: folder of all incidents, such as `<save>/.mwatch/incidents`."""
         self._root = root
         self._max_incidents = max_incidents
         self._max_bytes = max_bytes
@@ -44,7 +44,7 @@ class IncidentFiles:
         return incident_names(str(self._root))
 
     def folder(self, id: str) -> Path:
-        """ValueError if `id` is not an incident id, as it becomes a path."""
+        """Return the folder of an incident. ValueError if `id`, part of the path, is invalid."""
         if not is_incident_id(id):
             raise ValueError(f"{id!r} is not the name of an incident")
         return self._root / id
@@ -79,9 +79,9 @@ _MAX_WAITING = 256
 
 
 class AsyncIncidentStore(IncidentFiles):
-    """Writes records in a thread, as storage may hang: that is often why a job stands still.
+    """Writes records in a thread, because storage may hang: often the reason why a job is stuck.
 
-    Of several records of one incident only the newest is written.
+    If several records of one incident are queued, only the newest is written.
     """
 
     def __init__(self, root: Path, *, max_incidents: int, max_bytes: int) -> None:

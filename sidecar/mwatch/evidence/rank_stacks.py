@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads where each rank of a pod stands from a dump on the volume: stacks, /proc and its GPU.
+"""Reads the state of each rank of a pod from a dump on the volume: stacks, /proc and GPU.
 
-Everything is bounded, and what cannot be read is left out: a dump is a help, never a condition.
+All reads are bounded, and unreadable data is left out: a dump helps, but is never required.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mwatch_trainer.contract import DUMPS_FOLDER, MAX_JSON_BYTES
 from mwatch_trainer.evidence.dumps import SOURCES
 
 MAX_RANKS = 512
-"""Of one pod."""
+"""Maximum number of ranks of one pod."""
 _STACK_BYTES = 256 << 10
 _MAX_PROCESSES = 4096
 _STACKS = re.compile(r"rank-(\d{1,7})\.stacks\.txt")
@@ -80,7 +80,7 @@ def _with_facts(stack: RankStack, process: Mapping[str, Any], gpu: Gpu | None) -
 
 
 def _processes(reader: VolumeReader, volume: str, id: str) -> dict[int, dict[str, Any]]:
-    """Return what /proc showed of the main process of each rank."""
+    """Return the /proc data of the main process of each rank."""
     ranks = read_rank_pids(volume)
     found = {}
     for each in objects(_json(reader, id, "processes.json").get("processes"), _MAX_PROCESSES):

@@ -31,7 +31,7 @@ class DropQueue(Generic[T]):
             self._changed.notify_all()
 
     def put_back(self, item: T) -> None:
-        """Return an item that was taken; it is the oldest."""
+        """Put back an item that was taken, as the oldest; drop it if the queue is full."""
         with self._changed:
             if len(self._items) >= self._max:
                 self.dropped += 1
@@ -39,13 +39,13 @@ class DropQueue(Generic[T]):
                 self._items.appendleft(item)
 
     def take(self) -> T | None:
-        """Wait for the oldest item; None if the queue is closed and empty."""
+        """Wait for the oldest item and remove it; None if the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._items or self._is_closed)
             return self._items.popleft() if self._items else None
 
     def take_rest(self) -> list[T]:
-        """All items that wait now."""
+        """Remove and return all queued items."""
         with self._changed:
             found = list(self._items)
             self._items.clear()

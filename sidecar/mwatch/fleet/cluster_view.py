@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """All watched jobs of a namespace, as the API server shows them, with the age of that view.
 
-Jobs of every kind that the cluster knows, their pods, Events about them, Kueue's records, and nodes
-if the controller may list them. A thread per kind keeps a copy; reading a copy never waits. Pods
-belong to a job by the chain of owners, since labels can be copied.
+Covers jobs of every kind that the cluster knows, their pods, Events about them, Kueue's Workloads,
+and nodes if the controller may list them. A thread per kind keeps a copy; reading a copy never
+blocks. Pods are matched to a job by the chain of owners, since labels can be copied.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_CHAIN = 4
 class PodSeen(NamedTuple):
     pod: KubePod
     port: int | None
-    """Of its sidecar; None: it has no sidecar."""
+    """The port of its sidecar; None: it has no sidecar."""
 
 
 class OwnedJob(NamedTuple):
@@ -55,14 +55,14 @@ def owned_job(body: Object) -> OwnedJob | None:
 
 
 def pod_seen(body: Object) -> PodSeen | None:
-    """None: without an owner, so not part of a job."""
+    """None: the pod has no owner, so it is not part of a job."""
     if not controller_uid(body):
         return None
     return PodSeen(pod_of(body), _port(body))
 
 
 def _port(body: Object) -> int | None:
-    """The pod's annotation, else the container port of this name."""
+    """The port in the pod's annotation, else the container port named PORT_NAME."""
     given = text_map(body, "metadata", "annotations").get(PORT_ANNOTATION, "")
     if given.isascii() and given.isdigit() and 0 < int(given) < 65536:
         return int(given)
@@ -73,13 +73,13 @@ def _port(body: Object) -> int | None:
 
 
 def useful_event(body: Object) -> KubeEvent | None:
-    """None: an Event that explains nothing."""
+    """None: the Event is neither a warning nor of a reason that matters here."""
     found = event_of(body)
     return found if found.is_warning or found.reason in _KEPT_REASONS else None
 
 
 def owners(jobs: Iterable[OwnedJob]) -> dict[str, str]:
-    """By UID of a job that may own pods: UID of the watched job above it, or its own."""
+    """By UID of each job that may own pods: the UID of the watched job above it, or its own."""
     by_uid = {each.uid: each for each in jobs}
     found: dict[str, str] = {}
     for uid in by_uid:
@@ -133,7 +133,7 @@ class _Left(NamedTuple):
     pod: KubePod
     at: float
     job: str = ""
-    """UID of its watched job, kept after the objects between them are gone."""
+    """UID of its watched job, kept after the objects between pod and job are gone."""
 
 
 class DeletedPodTracker:
@@ -162,7 +162,7 @@ class DeletedPodTracker:
                 self._left[newest.pod.uid] = known._replace(pod=pod)
 
     def by_job(self, tops: Mapping[str, str]) -> dict[str, tuple[KubePod, ...]]:
-        """By UID of the job. `tops`: see `owners`."""
+        """The tracked pods, by UID of their job. `tops`: see `owners`."""
         oldest = self._clock() - KEPT_SECONDS
         found: dict[str, list[KubePod]] = {}
         with self._lock:
@@ -177,7 +177,7 @@ class DeletedPodTracker:
 
 
 _UNFILTERED = frozenset({JobKind.JOB, JobKind.JOB_SET})
-"""May be between a watched job and its pods."""
+"""Watched without a label selector: these may be between a watched job and its pods."""
 _BETWEEN = {
     JobKind.JOB_SET: (JobKind.JOB,),
     JobKind.TRAIN_JOB: (JobKind.JOB_SET, JobKind.JOB),
@@ -304,7 +304,7 @@ class FleetView:
         return found
 
     def _age(self, kind: JobKind) -> float | None:
-        """Of the oldest copy that the job depends on."""
+        """The age of the oldest copy that the job depends on."""
         needed: list[Mirror[Any]] = [self._jobs[each] for each in (kind, *_BETWEEN.get(kind, ()))]
         ages = [each.status.age_seconds for each in (*needed, self._pods)]
         known = [age for age in ages if age is not None]
@@ -312,7 +312,7 @@ class FleetView:
 
 
 def _watched(every: Iterable[OwnedJob], tops: Mapping[str, str]) -> list[KubeJob]:
-    """Those that do not belong to another watched job."""
+    """The watched jobs that do not belong to another watched job."""
     return [
         each.job
         for each in every

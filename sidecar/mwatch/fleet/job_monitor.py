@@ -3,9 +3,9 @@
 """One watched job: the streams of all its pods, merged into one engine on the controller's clock.
 
 Only the controller's loop uses it. If no sidecar answers, the job is blind, not hung. Each event is
-observed once and in order. Readable sources are judged over all pods, so changes that one pod
-reports are skipped. Wrappers count attempts: once one has begun the next, other pods still belong
-to the last one, and of them only exits, errors and faults count.
+observed once and in order. Whether a source is readable is judged over all pods, so such changes
+reported by a single pod are skipped. Wrappers count attempts: once one wrapper has begun the next
+attempt, only exits, errors and faults of pods that are still in the previous one count.
 """
 
 from __future__ import annotations
@@ -71,20 +71,21 @@ from mwatch.report.run_report import RunReport
 
 _LAST_EVENTS = (ProcessExit, Error, Fault)
 _SAME_SECONDS = 10.0
-"""Between two equal listings of the save folder: the later one shows that nothing was saved."""
+"""Time until an unchanged listing of the save folder is observed again, which shows that nothing
+was saved."""
 
 
 class JobStreams:
-    """Selects what the job's engine has not observed yet."""
+    """Selects the events that the job's engine has not observed yet."""
 
     def __init__(self) -> None:
         self._attempt = 0
         self._of_pod: dict[str, int] = {}
-        """By UID: the last attempt that its wrapper has begun."""
+        """By UID of the pod: the last attempt that its wrapper has begun."""
         self._stored: Observed | None = None
 
     def new_events(self, polled: Polled, view: PodView) -> Iterator[Observed]:
-        """In order. `view`: before this poll."""
+        """The new events in order. `view`: the pod before this poll."""
         snapshot = self._with_folder(polled, view)
         new = (each for each in snapshot.observed(polled.at) if self._is_new(each))
         every = [*_missed_start(polled, view), *new]
@@ -104,8 +105,8 @@ class JobStreams:
         self._of_pod[polled.uid] = attempt
 
     def has_only_states(self, polled: Polled) -> bool:
-        """Whether an answer that brings no changes is of the newest attempt, and no listing of the
-        folder is due."""
+        """Whether an answer without changes belongs to the newest attempt, and no listing of the
+        save folder is due."""
         snapshot = polled.snapshot
         assert snapshot is not None
         if self._of_pod.get(polled.uid, -1) < self._attempt:
@@ -123,7 +124,8 @@ class JobStreams:
         self._of_pod = {uid: each for uid, each in self._of_pod.items() if uid in uids}
 
     def _with_folder(self, polled: Polled, view: PodView) -> PodSnapshot:
-        """For an unchanged save folder the sidecar sends only the time of the listing."""
+        """Add the known listing if it is due: for an unchanged save folder the sidecar sends only
+        the time of the listing."""
         snapshot = polled.snapshot
         assert snapshot is not None
         at, known = snapshot.stored_at, view.snapshot
@@ -157,7 +159,7 @@ def _before(every: list[Observed], wrapper: WrapperState | None) -> int:
 
 
 def _missed_start(polled: Polled, view: PodView) -> list[Observed]:
-    """The attempt began before the oldest event that the sidecar still has."""
+    """The start of an attempt that began before the oldest event that the sidecar still has."""
     snapshot = polled.snapshot
     if snapshot is None or snapshot.wrapper is None or not polled.is_whole:
         return []
@@ -179,13 +181,13 @@ _UNRECORDED = (Beat, Sign, StoredCheckpoints)
 
 
 class _JobRecord:
-    """What the report of a job needs."""
+    """Records what the report of a job needs."""
 
     def __init__(self, engine: Engine, mode: str) -> None:
         self.recorder = ReportRecorder(engine, mode, max_buckets=_MAX_BUCKETS)
         self._newest = 0
         self._acted: set[int] = set()
-        """Numbers of incidents."""
+        """Numbers of the incidents that were acted on."""
 
     def note(self, observed: Observed) -> None:
         if not isinstance(observed.what, _UNRECORDED):
@@ -209,7 +211,7 @@ class _JobRecord:
 
 NO_SIDECAR = "it has no sidecar of mwatch"
 _BEAT_SECONDS = 3.0
-"""Between a heartbeat and the snapshot that shows it: each comes once a second."""
+"""Longest time from a heartbeat to the snapshot that shows it: each is made once a second."""
 _STILL = frozenset({JobPhase.ENDED, JobPhase.QUEUED, JobPhase.SCHEDULING})
 
 
@@ -233,7 +235,7 @@ class JobMonitor:
         self._answer_seconds = answer_seconds
         self.engine = Engine(kube.name, catalogue)
         self.past: RunReport | None = None
-        """What an earlier controller has stored."""
+        """The report that an earlier controller has stored."""
         self._record = _JobRecord(self.engine, kube.mode) if has_record else None
         self._given: Settings | None = None
         self.use(settings or Settings())
@@ -257,7 +259,7 @@ class JobMonitor:
         self._ran_since: float | None = None
         self._ports: Mapping[str, int] = {}
         self._seen: tuple[float, PodsAnswering] | None = None
-        """At the last moment for which it was asked, until a pod changes."""
+        """Cache of `seen` for the last requested time, until a pod changes."""
 
     @property
     def attempt(self) -> int:
@@ -268,8 +270,8 @@ class JobMonitor:
         return ledger_key(self.kube.kind.value, self.kube.name)
 
     def use(self, settings: Settings) -> None:
-        """Apply a policy. The heartbeat limit grows to the age that a pod's last answer may have:
-        between two polls its ranks are not silent."""
+        """Apply a policy. The heartbeat limit is raised to the age that a pod's last answer may
+        have, so that ranks do not count as silent between two polls."""
         if settings is self._given:
             return
         self._given = settings
@@ -283,8 +285,8 @@ class JobMonitor:
         return any(each.is_catching_up(now, bound) for each in self.pods.values())
 
     def unreported_since(self, moment: float, now: float) -> list[str]:
-        """UIDs of pods that answer and took no snapshot since then; none if the wait for it is
-        over. If none, whatever a pod printed before that moment is known."""
+        """UIDs of answering pods that have taken no snapshot since `moment`. Once there are none,
+        all that these pods printed before is known. Also empty once the wait is over."""
         if now - moment > 2 * self._answer_seconds:
             return []
         looks = ((each.pod.uid, each.looked_at) for each in self.seen(now).answering)
@@ -296,7 +298,7 @@ class JobMonitor:
         return self._seen[1]
 
     def see(self, facts: KubeFacts, ports: Mapping[str, int], view_age: float | None) -> None:
-        """Take the API server's view; `ports`: of the sidecars, by pod UID."""
+        """Update from the API server's view; `ports`: of the sidecars, by pod UID."""
         assert facts.job is not None
         self.kube = facts.job
         if self._record is not None:
@@ -363,7 +365,7 @@ class JobMonitor:
         self.facts = self._losses.see(self.facts, self.engine.job)
         seen = self.seen(now)
         for observed in self._ends.look(self.facts, self.pods, now):
-            if observed.stream in self.engine.job.streams:  # the end of an idle pod ends nothing
+            if observed.stream in self.engine.job.streams:  # the end of an idle pod has no effect
                 self._observe(observed)
         self._observe_sources(seen, now)
         found = self._findings(seen, now)

@@ -37,8 +37,8 @@ _MAX_NAMES = 3
 
 
 class HeldCauses:
-    """A preempted or drained pod is soon gone, and its reason with it: the cause is kept until the
-    gang has been complete again for a while."""
+    """Keeps the cause of a preemption or a drain until the gang has been complete again for a
+    while: the pod, and the reason with it, is soon gone from the API server."""
 
     def __init__(self) -> None:
         self._held: dict[Cause, tuple[Finding, float]] = {}
@@ -46,7 +46,8 @@ class HeldCauses:
         self._whole_since: float | None = None
 
     def look(self, facts: KubeFacts, now: float, attempt: int) -> list[Finding]:
-        """The most relevant first: pods of a suspended job also wait or are being deleted."""
+        """The causes, the most relevant first: pods of a suspended job are also pending or being
+        deleted."""
         found = kube_causes(facts)
         if attempt != self._attempt:  # causes belong to one attempt
             self._attempt, self._held = attempt, {}
@@ -71,7 +72,8 @@ class HeldCauses:
 
 
 def broken(finding: Finding, gone_at: float) -> Finding:
-    """The rest of the gang cannot go on, and nothing else will restart it."""
+    """Make the finding critical: the rest of the gang cannot continue, and nothing else will
+    restart it."""
     return replace(
         finding,
         severity=Severity.CRITICAL,
@@ -89,7 +91,7 @@ def is_whole(facts: KubeFacts) -> bool:
 
 
 def pods_unreachable(seen: PodsAnswering) -> Finding:
-    """Some pods answer, so the job is not blind."""
+    """A finding for information only: other pods answer, so the job is not blind."""
     count, silent = len(seen.answering) + len(seen.silent), seen.silent
     why = silent[0].problem or "no answer yet"
     names = ", ".join(each.pod.name for each in silent[:_MAX_NAMES])
@@ -106,7 +108,7 @@ def pods_unreachable(seen: PodsAnswering) -> Finding:
 
 
 def not_watched(seen: PodsAnswering) -> Finding | None:
-    """Trainers that were started without the wrapper; None: all have one."""
+    """A finding about trainers that were started without the wrapper; None: all have one."""
     alone = [each for each in seen.answering if each.snapshot and each.snapshot.view.unwatched]
     if not alone:
         return None
@@ -160,7 +162,7 @@ def _gpu(view: PodView, rank: int | None) -> str | None:
 
 
 _WENT_ON_SECONDS = 60.0
-"""The remaining ranks may finish a step or two."""
+"""Progress within this time of a loss does not count: the other ranks may finish a step or two."""
 
 
 class _Lost(NamedTuple):
@@ -172,8 +174,8 @@ class _Lost(NamedTuple):
 class ExternallyLostPods:
     """Pods that the current attempt has lost for an outside reason.
 
-    Pods that mwatch or the job's own controller removed are excused, and so are pods that training
-    went on without.
+    Pods that mwatch or the job's own controller removed are excused, and so are pods without which
+    training continued.
     """
 
     def __init__(self) -> None:
@@ -214,14 +216,14 @@ class ExternallyLostPods:
 OURS = "ended by mwatch"
 TAKEN = "taken by the cluster"
 _LOST_NODE_SECONDS = 60.0
-"""A node that is not ready is lost when its pods have not answered for this long."""
+"""A pod on a node that is not ready counts as lost if it has not answered for this long."""
 
 
 class _Known(NamedTuple):
     pod: KubePod
     restarts: int
     started_at: float | None
-    """Of the wrapper that the engine knows."""
+    """Start time of its wrapper, as last seen."""
     has_ended: bool
 
 

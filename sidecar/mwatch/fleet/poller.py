@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Listens to the sidecars of thousands of pods, from one thread.
 
-`GET /v1/snapshot?after=CURSOR&follow=PERIOD` stays open: the sidecar sends a line with that period,
-and at once when something happens. An older one, or one with too many listeners, answers once, and
-is polled with that period, each pod at its own moment; one that keeps failing is asked less often.
-An answer counts only if it comes from the pod that the API server names at that address.
+`GET /v1/snapshot?after=CURSOR&follow=PERIOD` stays open: the sidecar sends a line every PERIOD, and
+immediately when something happens. An older sidecar, or one with too many listeners, answers once
+and is polled every PERIOD instead, with the pods spread over the period; one that keeps failing is
+polled less often. An answer counts only if it comes from the pod that the API server names at that
+address.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Answered(NamedTuple):
     is_whole: bool = True
 
     def of(self, uid: str, namespace: str, name: str) -> Answered:
-        """Unchanged if it comes from that pod, else refused."""
+        """The answer unchanged if it comes from that pod, else a refusal."""
         if self.snapshot is None:
             return self
         sender = self.snapshot.who
@@ -67,7 +68,7 @@ class Answered(NamedTuple):
 
 
 class _Untaken(RequestFailed):
-    """The loop leaves too many answers untaken."""
+    """Too many answers wait for the controller's loop."""
 
     def __init__(self) -> None:
         super().__init__(FailureKind.LATE, "")
@@ -101,7 +102,7 @@ class PollTarget(NamedTuple):
 
 
 def targets(pods: Iterable[PodSeen]) -> dict[str, PollTarget]:
-    """By UID, those whose sidecar can be asked."""
+    """The pods whose sidecar can be polled, by UID."""
     return {
         pod.uid: PollTarget(pod.uid, pod.namespace, pod.name, pod.ip, port, pod.has_host_network)
         for pod, port in pods
@@ -113,8 +114,8 @@ _BATCH_SECONDS = 0.05
 
 
 class _Batches(DefaultSelector):
-    """Lets what arrives within a moment be read at once: each wake-up of the thread costs about as
-    much as the line that it is for, and no line is in such a hurry."""
+    """Waits a moment before each select, so that one wake-up reads all lines that arrive together:
+    a wake-up costs about as much as handling a line, and no line is that urgent."""
 
     def select(self, timeout: float | None = None) -> list[tuple[SelectorKey, int]]:
         if timeout is None or timeout > 0:
@@ -161,8 +162,7 @@ class PodPoll:
         self._loop.call_soon_threadsafe(self._set, wanted)
 
     def ask(self, uids: Iterable[str]) -> None:
-        """Have these send a line within a second or two, if they are listened to; from any
-        thread."""
+        """Request a line within a second or two from those with an open stream; from any thread."""
         self._loop.call_soon_threadsafe(self._ask, list(uids))
 
     def _ask(self, uids: Iterable[str]) -> None:
@@ -213,7 +213,7 @@ class PodPoll:
         self._next()
 
     def _next(self) -> None:
-        """Start polls, unless the loop leaves too many answers untaken."""
+        """Start polls, unless too many answers wait for the controller's loop."""
         while self._waiting and self._busy < self._limits.at_once:
             pod = self._waiting.popleft()
             if pod.is_forgotten:
@@ -234,8 +234,8 @@ class PodPoll:
         if pod.is_forgotten:
             return
         if task.cancelled():
-            self._later(pod, 0.0)  # it lives elsewhere now
-        elif error := task.exception():  # a fault of ours: it must not end the polls of a pod
+            self._later(pod, 0.0)  # its address has changed
+        elif error := task.exception():  # a bug here must not end the polling of a pod
             self._failed(pod, Answered(None, f"{type(error).__name__}: {error}"[:_MAX_TEXT], "bad"))
 
     def _first_answer(self, pod: _Pod) -> None:
@@ -244,7 +244,7 @@ class PodPoll:
         self._next()
 
     async def _poll(self, pod: _Pod) -> None:
-        """Until the sidecar ends its answer."""
+        """Send one request and take its lines until the sidecar ends the answer."""
         limits, target, port = self._limits, pod.target, pod.port
         after = f"&after={quote(pod.cursor, safe='.')}" if pod.cursor else ""
         path = f"/v1/snapshot?follow={self.period:g}{after}"
@@ -309,8 +309,8 @@ class PodPoll:
         return found
 
     def _again(self, pod: _Pod, found: Answered) -> None:
-        """Schedule the next request: a period after the last began, so at once after a stream; also
-        at once if the sidecar has more to send."""
+        """Schedule the next request: one period after the last one began, which after a long stream
+        means immediately; also immediately if the sidecar has more to send."""
         if found.snapshot is not None and not found.is_whole:
             self._later(pod, 0.0)
             return

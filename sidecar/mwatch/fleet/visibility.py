@@ -47,7 +47,7 @@ class PodView(NamedTuple):
         return self.answered_at - self.snapshot.age
 
     def is_catching_up(self, now: float, within: float) -> bool:
-        """It has not answered yet, or has more to send; `within`: the longest wait for it."""
+        """The sidecar has not answered yet or has more to send. `within`: the longest wait."""
         if self.problem or not self.port or self.pod.phase != "Running":
             return False
         if self.answered_at is None:
@@ -64,7 +64,7 @@ class Polled(NamedTuple):
     is_whole: bool = True
     port: int = 0
     is_steady: bool = False
-    """The sidecar says that nothing but time has passed since its last answer."""
+    """The sidecar reports no change since its last answer, except newer records of the ranks."""
 
 
 OF_SOURCE = {
@@ -104,7 +104,7 @@ def split(pods: Mapping[str, PodView], now: float, within: float) -> PodsAnsweri
 
 
 def readable_sources(job: Job, seen: PodsAnswering) -> dict[Source, bool]:
-    """For every source that a pod has ever reported."""
+    """Whether each source that a pod has ever reported is readable now."""
     known: dict[Source, bool] = {}
     for each in seen.answering:
         assert each.snapshot is not None
@@ -135,12 +135,12 @@ _SILENT_SHARE = 0.5
 
 
 class Calm:
-    """When a large job need not be evaluated again: nothing has passed but a little time.
+    """Decides when a large job need not be evaluated again, because nothing has changed.
 
-    An evaluation looks at every rank, so one of thousands of pods costs a tenth of a second. A job
-    is calm while its last evaluation found nothing, no pod and no object of the cluster has
-    reported a change since then, and its progress is younger than half of what its phase may take:
-    so a stall is still found at the second in which it becomes one.
+    An evaluation visits every rank, so for thousands of pods it costs a tenth of a second. A job is
+    calm for some seconds while its last evaluation found nothing, no pod and no object of the
+    cluster has reported a change since then, and the time without progress is below half of its
+    deadline. A stall is therefore still found in the second in which it becomes one.
     """
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ class Calm:
     def is_calm(
         self, job: Job, last: Assessment | None, deadline: float | None, now: float
     ) -> bool:
-        """`last`: its last assessment; `deadline`: how long it may make no progress."""
+        """`last`: the job's last assessment; `deadline`: how long it may make no progress."""
         if self._has_changed or last is None or last.findings or deadline is None:
             return False
         silence = now - job.attempt.last_progress
@@ -178,7 +178,7 @@ class Calm:
 
 
 def brings_changes(new: PodSnapshot) -> bool:
-    """Not only newer records of ranks and reports of witnesses."""
+    """Whether it has more than newer records of ranks and reports of witnesses."""
     parts = new.events, new.wrapper, new.stored, new.pod
     return any(parts) or new.gap
 

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the flight recordings of all ranks: which rank waits for which."""
+"""Compare the flight-recorder dumps of all ranks to find which rank waits for which."""

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compare the flight recordings of a job: which rank never joined, is stuck or out of step.
+"""Compare the flight recordings of a job to find a rank that never joined, is stuck or out of step.
 
 Groups are compared one by one, then the chain of waiting ranks is followed to the rank that waits
-for nothing. A recording shows what was called, not why a rank did not join, nor whether the job
-stands still. gloo's sends and receives are not recorded: a rank in one seems to wait for nothing.
+for nothing. A recording shows what was called, not why a rank did not join or whether the job has
+stopped. gloo's sends and receives are not recorded, so a rank in one seems to wait for nothing.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from mwatch.model.observation import Sign, SignSource, SignState
 MAX_GROUPS = 32
 MAX_SIGNS = 512
 MAX_MISSING = 4096
-_LEFT_BEHIND_SECONDS = 60.0  # A dump that ends this long before the others is from an earlier time
-_SIGN_CONFIDENCE = 0.45  # below it a rank is shown to people, but not named to the engine
+_LEFT_BEHIND_SECONDS = 60.0  # a dump that ends this long before the others is from an earlier time
+_SIGN_CONFIDENCE = 0.45  # below it a rank is shown to users but not reported to the engine
 _TOGETHER = 0.5
 _NO_ATTENDANCE = Attendance()
 _STATES = {
@@ -57,7 +57,7 @@ def analyse(
     world_size: int | None = None,
     attendance: Attendance = _NO_ATTENDANCE,
 ) -> Analysis:
-    """Compare the dumps; without `world_size` it is taken from the recordings."""
+    """Compare the dumps; `world_size` defaults to what the recordings show."""
     notes: list[str] = []
     ours = {rank: _with_others(dumps[rank], world_size) for rank in sorted(dumps)}
     while True:
@@ -97,7 +97,7 @@ def analyse(
 
 
 def _with_others(dump: Dump, world_size: int | None) -> Dump:
-    """Leave out collectives of a rank with itself: nobody can be missing in them."""
+    """Leave out collectives of a rank with itself, because no other rank can be missing in them."""
     alone = {
         name
         for name, group in dump.groups.items()
@@ -152,7 +152,7 @@ def _concluded(chains: Chains, unknown: Analysis) -> Analysis:
 
 
 def _end_of(chains: Chains, first: BlamedRank) -> End:
-    """Return the end that the first blamed rank stands for."""
+    """Return the end that the first blamed rank belongs to."""
     for end in chains.ends:
         held = chains.held.get(end.node) if isinstance(end.node, Meeting) else None
         step = chains.steps.get(end.node) if isinstance(end.node, Meeting) else None
@@ -221,11 +221,11 @@ def _are_level(groups: Groups, positions: RankPositions) -> bool:
 def signs(analysis: Analysis) -> list[Sign]:
     """Return the signs for the engine.
 
-    Waiting ranks are reported only along with a blamed one: alone, one of them would be taken for
-    the culprit.
+    Waiting ranks are reported only together with a blamed one; otherwise one of them would be taken
+    for the culprit.
     """
     if len(analysis.ranks) + len(analysis.missing) == 1:
-        return []  # the only rank waits for no other
+        return []  # a single rank cannot wait for another one
     named = [each for each in analysis.blamed if each.confidence >= _SIGN_CONFIDENCE]
     source = SignSource.FLIGHT_RECORDER
     if not named:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn the ends of the chains into ranks to blame, each with the reason as a bounded text.
 
-Confidence depends on what is missing: a rank with a dump that waits for nothing is proof; a rank
-without a dump may have joined, and may itself wait for another one.
+Confidence depends on the available dumps: a rank whose dump shows that it waits for nothing is
+proof; a rank without a dump may have joined, and may itself wait for another one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def meeting_text(positions: RankPositions, meeting: Meeting) -> str:
 
 
 def began(positions: RankPositions, meeting: Meeting) -> float | None:
-    """Return when the first member that still waits joined."""
+    """Return the time when the first of the members that still wait joined."""
     there = positions.attending(meeting).values()
     return min((each.at for each in there if not each.is_done and each.at), default=None)
 
@@ -115,7 +115,7 @@ def chain_text(chains: Chains, way: Sequence[Node]) -> list[str]:
 
 
 def blame(chains: Chains) -> list[BlamedRank]:
-    """Sort: a plain contradiction first, then ranks that more others wait for."""
+    """Return the ranks to blame: clear contradictions first, then by how many ranks wait."""
     found: list[BlamedRank] = []
     for end in chains.ends:
         found += _of_end(chains, end)
@@ -139,8 +139,11 @@ def _order(each: BlamedRank, is_unexplained: bool) -> tuple[bool, int, int]:
 
 
 def _is_unexplained(positions: RankPositions, each: BlamedRank, idle: list[int]) -> bool:
-    """A rank without a dump that shares no group, short of all ranks, with an idle one: the idle
-    rank does not hold it up. With gloo the idle rank may wait for it unrecorded."""
+    """Whether a rank without a dump is not explained by an idle rank, one that never joined.
+
+    That is so if they share no group except those of all ranks: the idle rank does not hold it up.
+    With gloo, the idle rank may even wait for it without a record.
+    """
     if each.state is not SignState.STOPPED or not idle:
         return False
     last = [last_operation(positions.dumps[rank]) for rank in idle]
@@ -154,7 +157,7 @@ def _is_unexplained(positions: RankPositions, each: BlamedRank, idle: list[int])
 
 
 def _weighed(found: list[BlamedRank]) -> list[BlamedRank]:
-    """Ranks that explain equally much share the confidence."""
+    """Divide the confidence among ranks that explain the wait equally well."""
     alike = [each.rank for each in found if _is_like(each, found[0])]
     if len(alike) < 2:
         return found
@@ -184,7 +187,7 @@ def _of_end(chains: Chains, end: End) -> Iterator[BlamedRank]:
 
 
 def _at(chains: Chains, rank: int) -> list[Meeting]:
-    """Return where the rank is waited for, earliest first."""
+    """Return the operations in which others wait for the rank, earliest first."""
     found = [meeting for meeting, held in chains.held.items() if rank in held.by]
     positions = chains.positions
     return sorted(found, key=lambda each: began(positions, each) or float("inf"))
@@ -229,7 +232,7 @@ def _why_no_dump(positions: RankPositions, rank: int) -> str:
 
 
 def _sureness(positions: RankPositions, rank: int) -> float:
-    """Confidence that this rank left no dump for a reason of its own."""
+    """Return the confidence that this rank left no dump for a reason of its own."""
     attendance = positions.attendance
     if rank in attendance.answered:
         return _NOT_COME
@@ -262,8 +265,8 @@ def _inside(chains: Chains, end: End, meeting: Meeting) -> Iterator[BlamedRank]:
 
 
 def _ring(chains: Chains, end: End) -> Iterator[BlamedRank]:
-    """Ranks wait for each other: one that deviates from its own past is out of step, else the one
-    that stopped first is blamed, else all of them."""
+    """Blame ranks that wait for each other: the one that deviates from its own history, else the
+    one that stopped first, else all of them."""
     positions = chains.positions
     waiting = len(end.waiting)
     around = f"{ranks_text(end.ring)} wait for each other"
@@ -286,7 +289,7 @@ def _ring(chains: Chains, end: End) -> Iterator[BlamedRank]:
 
 
 def _strangest(chains: Chains, ring: tuple[int, ...]) -> int | None:
-    """Return the one rank of the ring that most often did what it had not done before."""
+    """Return the rank of the ring with the most calls it had not made before; None in a tie."""
     if len(ring) > _MAX_COMPARED:
         return None
     counts = {rank: len(strange_records(chains.positions, rank)) for rank in ring}
@@ -302,15 +305,18 @@ def _where(chains: Chains, rank: int) -> str:
 
 
 def lost_alone(chains: Chains) -> list[BlamedRank]:
-    """No rank waits, and one left no dump: the others may have stopped because it died."""
+    """Blame the only rank without a dump if no rank waits: the others may have stopped when it
+    died."""
     missing = chains.positions.groups.world - len(chains.positions.dumps)
     found = list(_lost(chains, _MAX_COMPARED)) if missing == 1 else []
     return [each._replace(confidence=_RING) for each in found]
 
 
 def _lost(chains: Chains, largest: int) -> Iterator[BlamedRank]:
-    """Blame a rank without a dump if several stopped right after an operation with it: when a
-    member dies, gloo ends an operation for the others. `largest` bounds its group."""
+    """Blame a rank without a dump if several ranks stopped right after an operation with it.
+
+    When a member dies, gloo ends the operation for the others. `largest`: size limit of the group.
+    """
     positions = chains.positions
     partners: dict[int, list[int]] = defaultdict(list)
     for rank, dump in positions.dumps.items():
@@ -327,7 +333,7 @@ def _lost(chains: Chains, largest: int) -> Iterator[BlamedRank]:
 
 
 def _lost_or_provoked(chains: Chains, rank: int, left: list[int], waiting: int) -> BlamedRank:
-    """If exactly one of the others did what it never had, it brought the rank down."""
+    """Blame the lost rank, or the one other rank whose last call was new, which brought it down."""
     after = f"{ranks_text(left)} stopped right after an operation with it"
     positions = chains.positions
     odd = [

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read a dump of torch's flight recorder, pickle or JSON, torch 2.2 to 2.13.
 
-The pickle is read by a machine that can call nothing. Any key may be missing; a record that makes
-no sense is left out. The rank is not in the file but in its name. NCCL prints `completed` when the
-GPU is done; a record retired without it has timed out. gloo never prints it: there, retired is
-done, and sends and receives are not recorded. Batched sends and receives are not updated one by
-one: the `coalesced` record after them stands for all of them.
+The pickle is read by an interpreter that cannot call anything. Any key may be missing; an invalid
+record is left out. The rank is not in the file but in its name. NCCL sets `completed` when the GPU
+is done; a record retired without it has timed out. gloo never sets it: there, retired means done,
+and sends and receives are not recorded. Batched sends and receives are not updated one by one; the
+`coalesced` record after them represents the whole batch.
 """
 
 from __future__ import annotations
@@ -30,34 +30,35 @@ from mwatch_trainer.checkpoint.safe_pickle import (
     UnreadablePickle,
 )
 
-_RECORD_DEPTH = 2  # marks open where a record begins: of the whole, and of the list
+_RECORD_DEPTH = 2  # marks open where a record begins: that of the whole and that of the list
 _PACKED = re.compile(
     rb"\}\((?:h.|K.|M..|[jJ]....|\x8a\x08.{8}|\x8a[\x04-\x07].{4}|G.{8}|[](eN\x88\x89\x86])*u",
     re.DOTALL,
 )
 _VALUES = {b"\x88": True, b"\x89": False}
 _BY_EVENTS = frozenset({"nccl", "rccl", "xccl"})
-"""Libraries whose records follow the device's events."""
+"""Libraries whose records are updated from device events."""
 _P2P = re.compile(r"(send|recv)\w* (\d{1,9})(->|<-)(\d{1,9})")
 UNKNOWN_PEER = (-1, -1)
 _BATCH = "coalesced"
-"""The record that stands for a whole batch; some are named `ALLGATHER_coalesced` and the like."""
+"""Kind of the record that represents a whole batch; some are named like `ALLGATHER_coalesced`."""
 _SENT = frozenset({"all_reduce", "allreduce_coalesced", "broadcast", "reduce", "_reduce_oop"})
 _SCATTERED = frozenset({"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_single"})
 _GATHERED = frozenset({"all_gather", "_all_gather_base", "all_gather_single"})
-"""Input or output is the same on every member; in other operations sizes may differ."""
+"""Operations whose output (for those above: input) has the same size on every member; in other
+operations sizes may differ."""
 _MAX_TENSORS = 64
 _MAX_DIMENSIONS = 16
 _MAX_TEXT = 200
-GLANCED = ("state", "profiling_name", "retired", "is_p2p")  # what `is_past` needs to know
+GLANCED = ("state", "profiling_name", "retired", "is_p2p")  # the keys that `is_past` reads
 MAX_STEPS = 1_200_000
-"""Steps of the pickle machine, a second and 100 MB at most: 12,000 records, six times the buffer of
-torch's default; nearly all records take one step (`Packed`)."""
+"""Maximum steps of the pickle interpreter, which take at most a second and 100 MB. They suffice for
+12,000 records, six times torch's default buffer; nearly all records take one step (`Packed`)."""
 MAX_RECORDS = 100_000
 MAX_GROUPS = 4096
 LOOKED_AT = 320
-"""Newest records that are read in full; older ones that are done only name their group."""
-KEPT = 192  # newest records that are kept: several steps of a group, or one step of a large model
+"""Newest records that are read in full; of older ones that are done only the group is used."""
+KEPT = 192  # newest records kept: several steps of a group, or one step of a large model
 KEPT_PENDING = 256
 _SECOND = "second recorder"
 _KEYS = {str, int}
@@ -67,15 +68,15 @@ _NUMBER = re.compile(r"\d{1,9}")
 def load_dump(data: bytes, max_steps: int) -> Any:
     """Return the value in the pickle: dicts as PickledPairs, some records Packed.
 
-    Only plain values are accepted; any other step raises UnreadablePickle. Of thousands of dumps
-    only the newest records are used, and almost every record holds only references and numbers: a
-    pattern skips such a record, which stays packed until its values are needed.
+    Only plain values are accepted; any other step raises UnreadablePickle. Jobs have thousands of
+    dumps, only the newest records are used, and almost every record holds only references and
+    numbers. A pattern skips such a record, which stays packed until its values are needed.
     """
     return _DumpMachine(data).load(max_steps)
 
 
 class Packed:
-    """A skipped record: references and numbers only."""
+    """A skipped record, which holds only references and numbers."""
 
     __slots__ = ("_data", "_memo", "_tokens")
 
@@ -85,13 +86,14 @@ class Packed:
         self._tokens = tokens
 
     def unpacked(self) -> Any:
-        """UnreadablePickle if a reference is invalid."""
+        """Return the record; UnreadablePickle if a reference is invalid."""
         return _DumpMachine(self._data + b".", self._memo).run(len(self._data) + 1)
 
     def glance(self, key: str) -> Any:
         """Return the value of a key if it is a text, true or false; else None.
 
-        Bytes of a number may look like the key: good enough to skip a record, not to judge it.
+        Bytes of a number may look like the key, so the result is good enough to skip a record but
+        not to judge it.
         """
         token = self._tokens.get(key)
         if token is None:
@@ -176,7 +178,7 @@ class Recorded(NamedTuple):
 
 
 def is_past(entry: Mapping[str, Any]) -> bool:
-    """An older collective that is done and will not be needed."""
+    """Whether an older record is of a collective that is done and will not be needed."""
     if entry.get("state") == "completed":
         return not text(entry.get("profiling_name")).endswith(_BATCH)
     is_over = entry.get("retired") is True and entry.get("is_p2p") is not True
@@ -185,7 +187,7 @@ def is_past(entry: Mapping[str, Any]) -> bool:
 
 
 def operations(records: Sequence[Recorded]) -> list[Operation]:
-    """Return operations in the order of the rank; batched ones are done when the batch is."""
+    """Return operations in the order of the records; batched ones are done when the batch is."""
     over = _ends_of_batches(records)
     later_is_over: set[tuple[object, ...]] = set()
     found = []
@@ -193,8 +195,8 @@ def operations(records: Sequence[Recorded]) -> list[Operation]:
         record = records[place]
         is_over = over.get(place, record.is_over) or _channel(record) in later_is_over
         if is_over and record.library in _BY_EVENTS and record.kind != _BATCH:
-            later_is_over.add(_channel(record))  # one stream: what came before is over too
-        # Batched records name the peer. Without them the batch shows that something is open.
+            later_is_over.add(_channel(record))  # same stream: earlier operations are done too
+        # Batched records name the peer. Without them only the batch shows that something is open.
         stands_alone = (place - 1) not in over and not record.is_over
         if record.kind != _BATCH or stands_alone:
             found.append(_operation(record, is_over))
@@ -263,7 +265,7 @@ def _peer(call: str, is_p2p: bool) -> tuple[int, int] | None:
 
 
 def _shape(kind: str, entry: Mapping[str, Any]) -> str:
-    """Return elements and types that must be equal on all members; empty if none must."""
+    """Return element counts and types that must be equal on all members; empty if none must."""
     if kind in _SENT or kind in _SCATTERED:
         side = "input"
     elif kind in _GATHERED:
@@ -300,7 +302,7 @@ def _seconds(value: object) -> float | None:
 
 
 def text(value: object) -> str:
-    """Return a text or number as text; other values could be of any size once printed."""
+    """Return a text or number as text; other values are dropped, as they could be huge as text."""
     if isinstance(value, str):
         return value[:_MAX_TEXT]
     return "" if _integer(value) is None else str(value)
@@ -315,9 +317,9 @@ def _or(value: int | None, other: int) -> int:
 
 
 def read_dump(data: bytes, rank: int) -> Dump:
-    """Read a dump; UnreadablePickle if it is not one, or damaged."""
+    """Read a dump; UnreadablePickle if it is not a dump, or damaged."""
     top = _decode(data)
-    if type(top) is list:  # torch 2.2: nothing but the records
+    if type(top) is list:  # torch 2.2 writes only the records
         top = {"entries": top}
     found = _plain(top)
     entries = None if found is None else found.get("entries")
@@ -337,7 +339,7 @@ def read_dump(data: bytes, rank: int) -> Dump:
 
 
 def merged(one: Dump, other: Dump) -> Dump:
-    """Merge two recorders of one rank, NCCL's and gloo's, in the order of time.
+    """Merge two recorders of one rank, NCCL's and gloo's, in time order.
 
     Both may have recorded in the same group, each with its own numbers.
     """
@@ -366,7 +368,7 @@ def _decode(data: bytes) -> Any:
 
 
 def _plain(value: object) -> Mapping[str, Any] | None:
-    """Return a dict with text keys, from either form; None if it is not one."""
+    """Return a dict with text keys, from either format; None if the value is not one."""
     if isinstance(value, Packed):
         value = value.unpacked()
     if isinstance(value, PickledPairs):
@@ -409,7 +411,7 @@ def _records(entries: Sequence[Any]) -> tuple[list[Recorded], dict[str, str]]:
 
 
 def _tail(ours: Sequence[Operation]) -> tuple[Operation, ...]:
-    """Return the newest, and of the older ones those that are not done, oldest first."""
+    """Return the newest operations and the older ones that are not done, oldest first."""
     older = ours[:-KEPT]
     pending = [each for each in older if not each.is_done][:KEPT_PENDING]
     return (*pending, *ours[-KEPT:])
@@ -441,7 +443,7 @@ def _rank_text(value: object) -> str:
 
 @lru_cache(maxsize=4096)
 def _ranks(text: str) -> tuple[int, ...] | None:
-    """Cached: thousands of dumps name the same groups."""
+    """Parse a list of ranks; cached because thousands of dumps name the same groups."""
     return tuple(map(int, _NUMBER.findall(text))) or None
 
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The process groups of a job, assembled from the recordings of its ranks.
 
-NCCL records the members of a group. gloo does not: there, members are the ranks that recorded in
-it, completed where possible. Megatron splits its ranks into groups of equal size with equal
-distances, created in the order of their first ranks, so the members seen often leave only one
-possible split. If several are left, or none, nothing is guessed.
+NCCL records the members of a group. gloo does not; for gloo, the members are the ranks that
+recorded in it, completed where possible. Megatron splits its ranks into groups of equal size with
+equal distances, created in the order of their first ranks, so the members seen often leave only one
+possible split. If several or none are possible, nothing is guessed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from mwatch.model.collective import Dump
 
 Cell = frozenset[int]
-_MAX_WORLD = 1 << 15  # above it no split is searched for: jobs that large do not use gloo
+_MAX_WORLD = 1 << 15  # no split is searched for above this: jobs that large do not use gloo
 MAX_WORLD = 1 << 20
 _DEFAULT = "default_pg"
 _FIRST = "0"  # torch numbers groups as they are created: the first holds all ranks
@@ -29,7 +29,7 @@ _DIMENSIONS = {
     "CONTEXT_PARALLEL_GROUP": "cp",
     "EXPERT_MODEL_PARALLEL_GROUP": "ep",
 }
-"""Megatron's own descriptions."""
+"""Parallel dimensions by Megatron's group descriptions."""
 
 
 def complete(seen: Sequence[Collection[int]], world: int) -> list[Cell | None]:
@@ -52,14 +52,14 @@ def complete(seen: Sequence[Collection[int]], world: int) -> list[Cell | None]:
 
 
 def fits(seen: Sequence[Collection[int]], world: int) -> bool:
-    """Whether a world of this size explains what was seen."""
+    """Whether a world of this size explains the members seen."""
     if _is_whole(seen, world):
         return True
     return any(_allows(seen, size, distance) for size, distance in _cuts(world))
 
 
 def _is_whole(seen: Sequence[Collection[int]], world: int) -> bool:
-    """Every rank was seen, in groups of one size: nothing has to be completed."""
+    """Whether every rank was seen in groups of one size, so nothing has to be completed."""
     sizes = {len(group) for group in seen}
     return len(sizes) == 1 and sizes != {1} and sum(map(len, seen)) == world
 
@@ -85,7 +85,7 @@ def _is_in_order(cells: Sequence[Cell | None]) -> bool:
 
 
 def _allows(seen: Sequence[Collection[int]], size: int, distance: int) -> bool:
-    """No group is spread over two cells, and no two are in one."""
+    """Whether no group spans two cells and no cell contains two groups."""
     block = size * distance
     taken: set[tuple[int, int]] = set()
     for group in seen:
@@ -97,7 +97,7 @@ def _allows(seen: Sequence[Collection[int]], size: int, distance: int) -> bool:
 
 
 class Key(NamedTuple):
-    """Names are reused, so the ranks are part of the key where they were recorded."""
+    """Key of a group. Names are reused, so it includes the ranks where they were recorded."""
 
     name: str
     description: str
@@ -119,7 +119,7 @@ class ProcessGroup(NamedTuple):
 class Groups(NamedTuple):
     all: Sequence[ProcessGroup]
     places: Mapping[tuple[int, str], int]
-    """Index in `all`, by rank and the name that the rank has for the group."""
+    """Index in `all`, by rank and the rank's name for the group."""
     world: int
 
 
@@ -131,7 +131,7 @@ class _Seen:
 
     @property
     def is_cut_short(self) -> bool:
-        """A rank does not wait for itself: another member was not seen."""
+        """Whether another member was not seen, since a rank does not wait for itself."""
         return self.is_waited_in and len(self.recorded) == 1
 
 
@@ -162,9 +162,9 @@ def put_together(dumps: Mapping[int, Dump], world: int | None) -> Groups:
 
 
 def _keys(dumps: Mapping[int, Dump]) -> dict[tuple[int, str], Key]:
-    """Return one key per group, whatever its members call it.
+    """Return one key per group, even if its members use different names for it.
 
-    The same ranks may have other names on another rank: then they correspond in order.
+    Where ranks name the groups of the same members differently, the names correspond in order.
     """
     names: dict[tuple[str, Ranks], dict[int, list[str]]] = defaultdict(dict)
     keys: dict[tuple[int, str], Key] = {}
@@ -190,7 +190,7 @@ def _natural(name: str) -> tuple[int, str]:
 
 
 def _world(dumps: Mapping[int, Dump], groups: Mapping[Key, _Seen], world: int | None) -> int:
-    """As given; else the smallest that explains why some groups were seen with fewer members."""
+    """Return the world size: as given, else the smallest one that explains incomplete groups."""
     named = max((max(key.ranks) for key in groups if key.ranks), default=-1)
     least = max(named, *dumps, 0) + 1
     if world is not None and world >= least:
@@ -210,7 +210,7 @@ def _world(dumps: Mapping[int, Dump], groups: Mapping[Key, _Seen], world: int | 
 
 
 def _families(groups: Mapping[Key, _Seen]) -> Iterator[list[Key]]:
-    """Yield groups of one kind whose members were not recorded; no rank is in two of a family.
+    """Yield families: groups of one kind without recorded members that have no rank in common.
 
     Groups without a description are distinguished by the order of creation.
     """

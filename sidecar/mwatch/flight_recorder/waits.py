@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank waits for which, followed to the ends: ranks or operations that wait for nothing.
+"""Follow which rank waits for which to the ends: ranks or operations that wait for nothing.
 
-A rank stands at its oldest operation that is not done. An operation is held up by members that have
-not reached it, else by those that have it queued behind an older one, else by those without a dump.
-An end that many wait for is to blame; ranks that wait for each other in a ring are an end too.
-Members that call another operation, size or type are out of step. Most are right; in a tie the
-groups of the same kind decide, then each rank's own past.
+A rank is at its oldest operation that is not done. An operation is held up by members that have not
+reached it, else by those that have it queued behind an older one, else by those without a dump. An
+end that many ranks wait for is to blame; a ring of ranks that wait for each other is also an end.
+Members that call another operation, size or type are out of step. The majority is taken as right;
+in a tie, groups of the same kind decide, then each rank's own history.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _TOGETHER = frozenset(
         "allreduce_coalesced", "all_to_all", "all_to_all_single",
     }
 )  # fmt: skip
-"""None of these ends for one member before every member has joined."""
+"""Operations that end for no member before every member has joined."""
 _LOOKED_BACK = 32
 _CONTEXT = 8
 Call = tuple[str, str]  # what is called, and its sizes and types
-_MOMENT_SECONDS = 5.0  # clocks of machines differ, and within a step every rank comes to a stop
+_MOMENT_SECONDS = 5.0  # clocks of machines differ, and every rank stops within a step
 
 
 class Meeting(NamedTuple):
-    """An operation as the place where ranks meet."""
+    """An operation that several ranks join."""
 
     group: int  # index of the group
     number: int
-    channel: tuple[int, int] | None  # sender and receiver of a transfer, as places in the group
+    channel: tuple[int, int] | None  # sender and receiver of a transfer, as indices in the group
 
 
 class Blocked(NamedTuple):
-    by: tuple[int, ...]  # ranks that are waited for; empty if all members are there
+    by: tuple[int, ...]  # ranks that are waited for; empty if all members have joined
     how: str  # `absent`, `gone`, `queued`, `inside`, `unsure` or `together`
 
 
@@ -52,16 +52,16 @@ class RankPositions:
         self.attendance = attendance
         self.groups = groups
         self.current: dict[int, Operation] = {}
-        """The operation that each rank waits in; a rank not in it waits in nothing recorded."""
+        """The operation that each rank waits in; other ranks wait in no recorded operation."""
         self._numbered: dict[int, dict[int, dict[int, Operation]]] = defaultdict(dict)
         self._sent: dict[tuple[int, tuple[int, int]], dict[int, Operation]] = defaultdict(dict)
-        """By channel and rank: the oldest that is not done."""
+        """The oldest transfer that is not done, by channel and rank."""
         self._ended: dict[int, int] = {}
-        """Highest number that is done anywhere, of operations that end together."""
+        """Highest number done on any rank, by group, of operations that end together."""
         for rank, dump in dumps.items():
             self._learn(rank, dump)
         self.old = frozenset(rank for rank in dumps if self._is_old(rank))
-        """Ranks whose dump was taken before that of others."""
+        """Ranks whose dump was taken earlier than those of others."""
 
     def _learn(self, rank: int, dump: Dump) -> None:
         places = self.groups.places
@@ -79,7 +79,7 @@ class RankPositions:
                 self.current[rank] = operation
 
     def _is_old(self, rank: int) -> bool:
-        """Others finished what this rank has not reached, so its dump is older."""
+        """Whether others finished an operation this rank has not reached, so its dump is older."""
         return any(
             self._ended.get(place := self.groups.places[rank, name], 0) > group.last
             and not self.groups.all[place].has_p2p
@@ -98,7 +98,7 @@ class RankPositions:
         return Meeting(place, 0 if operation.peer else operation.number, operation.peer)
 
     def attending(self, meeting: Meeting) -> dict[int, Operation]:
-        """Return the members that have called it, with their record of it."""
+        """Return the members that have called the operation, with their record of it."""
         if meeting.channel is not None:
             return self._sent[meeting.group, meeting.channel]
         found = {}
@@ -125,7 +125,7 @@ class RankPositions:
         numbered = self._numbered[meeting.group].get(rank)
         if not numbered:
             return False
-        if self.group(meeting).has_p2p:  # batches of sends count too, and not alike on all ranks
+        if self.group(meeting).has_p2p:  # batched sends are also numbered, differently per rank
             return any(not operation.is_done for operation in numbered.values())
         return max(numbered) >= meeting.number
 
@@ -165,7 +165,7 @@ class RankPositions:
 
 
 def _odd_ones(there: Mapping[int, Operation]) -> tuple[int, ...]:
-    """Return the few that do not finish while most did, or whose device has not begun."""
+    """Return the minority that has not finished, or not begun on the device, while most have."""
     out = {rank for rank, each in there.items() if each.is_done}
     begun = out | {rank for rank, each in there.items() if each.is_started}
     for further in (out, begun):
@@ -249,13 +249,15 @@ def _most(calls: Iterable[Call]) -> Call | None:
 
 
 def is_strange(positions: RankPositions, rank: int, operation: Operation) -> bool:
-    """Whether the rank's own past made another call likely here."""
+    """Whether the rank's own history made another call likely here."""
     return operation.record in strange_records(positions, rank)
 
 
 def strange_records(positions: RankPositions, rank: int) -> set[int]:
-    """Return calls that never followed the same calls before, comparing with the longest stretch of
-    preceding calls that occurred earlier."""
+    """Return the records of calls that never followed the same preceding calls before.
+
+    The longest stretch of preceding calls that occurred earlier is compared.
+    """
     calls = [
         (positions.groups.places[rank, each.group], each.kind, each.shape)
         for each in positions.dumps[rank].operations
@@ -274,13 +276,13 @@ def strange_records(positions: RankPositions, rank: int) -> set[int]:
     return found
 
 
-Node = int | Meeting  # A rank, or an operation
+Node = int | Meeting  # a rank or an operation
 Edges = Mapping[Node, Sequence[Node]]
 
 
 class End(NamedTuple):
     node: Node
-    ring: tuple[int, ...]  # ranks that wait for each other; empty if it is not a ring
+    ring: tuple[int, ...]  # ranks that wait for each other; empty if the end is not a ring
     waiting: frozenset[int]  # ranks that lead to this end, at any distance
     since: float  # when the first of them began to wait
 
@@ -333,7 +335,7 @@ class Chains:
         return min((at for at in began if at is not None), default=float("inf"))
 
     def path(self, end: End) -> list[Node]:
-        """Return a longest of the shortest ways to the end, from a rank far away."""
+        """Return the shortest path to the end from one of the farthest ranks."""
         came_from: dict[Node, Node | None] = {end.node: None}
         queue = deque([end.node])
         last: Node = end.node
@@ -353,7 +355,7 @@ class Chains:
 
 
 def _end_order(end: End, first: float) -> tuple[int, float, int]:
-    """Most waiting ranks first; then the earliest, unless within a moment."""
+    """Sort key: most waiting ranks first, then the earliest; nearly equal times count as equal."""
     rank = end.node if isinstance(end.node, int) else min(end.waiting)
     later = end.since - first
     return -len(end.waiting), later if later > _MOMENT_SECONDS else 0.0, rank
@@ -371,7 +373,7 @@ def _reached(starts: Iterable[Node], edges: Edges) -> set[Node]:
 
 
 def _final_rings(edges: Edges, before: Edges) -> Iterator[list[Node]]:
-    """Yield nodes that lead only to each other; a lone end is one of them."""
+    """Yield sets of nodes that lead only to each other; a single end is such a set."""
     ends: list[Node] = [node for node, following in edges.items() if not following]
     yield from ([node] for node in ends)
     open_nodes = dict.fromkeys(edges)
@@ -388,7 +390,10 @@ def _drop(nodes: dict[Node, None], gone: Iterable[Node]) -> None:
 
 
 def _ring(node: Node, edges: Edges, before: Edges) -> list[Node]:
-    """From a node that reaches no lone end: what it leads to shrinks until all lead back."""
+    """Find a ring from a node that reaches no single end.
+
+    Move to nodes that do not lead back until all reachable nodes lead back.
+    """
     while True:
         ahead = _reached([node], edges)
         astray = ahead - _reached([node], before)
@@ -398,7 +403,7 @@ def _ring(node: Node, edges: Edges, before: Edges) -> list[Node]:
 
 
 def _by_rank(node: Node) -> tuple[int, ...]:
-    """Ranks first, so that a ring is named by its lowest."""
+    """Sort key: ranks first, so that a ring is named after its lowest rank."""
     if isinstance(node, int):
         return (0, node)
     return (1, node.group, node.number, *(node.channel or ()))

@@ -8,7 +8,7 @@ master exits with 0; a Job counts each deleted pod as failed; Kueue owns `suspen
 HyperPod replaces nodes and pods by itself.
 
 It also checks whether a new gang fits: quota of the namespace, and nodes for its pods. Pods of
-other namespaces are not visible, so enough nodes are necessary but not sufficient.
+other namespaces are not visible, so the check of the nodes is necessary but not sufficient.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SLACK = 1e-6
 
 
 def quota_lacks(job: KubeJob, pods: Sequence[KubePod], quotas: Iterable[KubeQuota]) -> str:
-    """Resources that are short once the old pods are gone; empty: none."""
+    """The quota that a new gang would exceed once the old pods are gone; empty: none."""
     wanted = total(
         {**_charged(group.requests), "pods": 1.0} for group in job.groups for _ in range(group.pods)
     )
@@ -43,7 +43,7 @@ def quota_lacks(job: KubeJob, pods: Sequence[KubePod], quotas: Iterable[KubeQuot
     for quota in quotas:
         if like is not None and not all(_covers(scope, like) for scope in quota.scopes):
             continue
-        # Ended pods count only as objects.
+        # A quota counts ended pods as objects only.
         freed = total({**_charged(pod.requests), "pods": 1.0} for pod in pods if not pod.is_over)
         for name, hard in quota.hard.items():
             needs = _amount(wanted, name)
@@ -54,7 +54,7 @@ def quota_lacks(job: KubeJob, pods: Sequence[KubePod], quotas: Iterable[KubeQuot
 
 
 def nodes_lack(job: KubeJob, nodes: Collection[KubeNode], avoid: frozenset[str]) -> str:
-    """Why the pods cannot all be placed; empty: they may. `avoid`: nodes to leave out."""
+    """Why the pods cannot all be placed; empty: they may fit. `avoid`: nodes to leave out."""
     free = {node.name: dict(node.allocatable) for node in nodes if node.name not in avoid}
     known = {node.name: node for node in nodes}
     groups = sorted(job.groups, key=lambda group: -max(group.requests.values(), default=0.0))
@@ -72,7 +72,7 @@ def nodes_lack(job: KubeJob, nodes: Collection[KubeNode], avoid: frozenset[str])
 
 
 def _charged(requests: Mapping[str, float]) -> dict[str, float]:
-    """Quota counts both names."""
+    """Quotas may limit CPU and memory under either name, with or without `requests.`."""
     named = {f"requests.{name}": amount for name, amount in requests.items()}
     plain = {name: requests[name] for name in ("cpu", "memory") if name in requests}
     return {**named, **plain}
@@ -83,7 +83,7 @@ def _amount(amounts: Mapping[str, float], name: str) -> float:
 
 
 def _covers(scope: ScopeRule, pod: KubePod) -> bool:
-    """Whether a quota of that scope counts such a pod; an unknown scope does."""
+    """Whether a quota of that scope counts such a pod; an unknown scope counts every pod."""
     if scope.scope == "Terminating":
         return pod.has_deadline
     if scope.scope == "NotTerminating":
@@ -133,14 +133,14 @@ class GangFacts:
     nodes: tuple[KubeNode, ...] | None = None  # None: not readable
     quotas: tuple[KubeQuota, ...] | None = None
     workload: KubeWorkload | None = None
-    can_in_place: bool = False  # every wrapper offers it
+    can_in_place: bool = False  # every wrapper can restart in place
     avoid: frozenset[str] = frozenset()  # nodes that the new gang must not use
     is_asked: bool = False  # by a person, who may also restart a job that mwatch only observes
     blamed: str = ""  # UID of the pod to blame, if known
     unused: frozenset[str] = frozenset()
     """Names of newer pods that wait for their first attempt: they can stay."""
     max_view_age_seconds: float = 30.0
-    now: float = 0.0  # seconds since 1970: a pause may have ended
+    now: float = 0.0  # seconds since 1970, to decide whether a pause has ended
 
 
 def plan(job: KubeJob, facts: GangFacts) -> GangPlan | GangRefusal:
@@ -148,7 +148,7 @@ def plan(job: KubeJob, facts: GangFacts) -> GangPlan | GangRefusal:
         if (refusal := check(job, facts)) is not None:
             return refusal
     if _is_new(facts):
-        # None of the judged gang is left: the new one only needs its attempt number.
+        # No pod of the gang that was judged is left: the new gang only needs its attempt number.
         note = "all its pods are new already: none is deleted"
         return GangPlan(
             Method.DELETE_PODS, job.kind, job.namespace, job.name, job.uid, (), notes=(note,)
@@ -170,7 +170,7 @@ def plan(job: KubeJob, facts: GangFacts) -> GangPlan | GangRefusal:
 
 
 def may_stop(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
-    """Why a job must not be stopped; None: it may be."""
+    """Why a job must not be stopped; None: it may be stopped."""
     age = facts.view_age_seconds
     if age is None or age > facts.max_view_age_seconds:
         return GangRefusal(Reason.STALE_VIEW, "the cluster was not seen lately")
@@ -249,14 +249,15 @@ def _room(job: KubeJob, facts: GangFacts) -> GangRefusal | None:
 
 
 def _is_new(facts: GangFacts) -> bool:
-    """None of its pods has run anything. A person's request means these pods."""
+    """Whether none of its pods has run anything. Always False for a person's request, which is
+    about the pods as they are."""
     return not facts.is_asked and all(
         pod.phase == "Pending" and not pod.is_deleting for pod in facts.pods
     )
 
 
 def _in_place(job: KubeJob, facts: GangFacts) -> bool:
-    """Only if every pod exists and can be kept."""
+    """Whether a restart in place is possible: only if every pod exists and can be kept."""
     if not facts.can_in_place or len(facts.pods) < job.pods_wanted:
         return False
     return len(_keepable(facts)) == len(facts.pods)
@@ -301,8 +302,9 @@ def _is_strict(job: KubeJob) -> bool:
 
 
 def _maps_codes(job: KubeJob) -> bool:
-    """Whether a trainer's end by SIGTERM is surely 143: torchrun makes it 1, and Megatron's own
-    handler 0, which the operator takes for the success of the whole job."""
+    """Whether a trainer that is ended by SIGTERM reliably exits with 143, as it does under an
+    acting wrapper. torchrun makes it 1, and Megatron's own handler 0, which the operator takes for
+    the success of the whole job."""
     return INJECTED in job.annotations and job.mode == "act"
 
 
@@ -347,7 +349,7 @@ def _restarts_all(job: KubeJob) -> bool:
 
 
 def _action(job: KubeJob, part: str) -> str:
-    """Action of the first rule for a Job of that part over its backoffLimit."""
+    """The action of the first rule that matches a Job of that part beyond its backoffLimit."""
     assert job.failure_policy is not None
     for rule in job.failure_policy.rules:
         of_part = not rule.parts or part in rule.parts
@@ -375,7 +377,7 @@ _OTHER_WAYS: dict[JobKind, Callable[[KubeJob, GangFacts], Method | GangRefusal]]
 
 
 def _first(facts: GangFacts) -> str:
-    """The culprit, else any pod that can be ended."""
+    """UID of the culprit's pod, else of any pod that can be ended."""
     uids = [pod.uid for pod in facts.pods if not pod.is_over and not pod.is_deleting]
     uids = uids or [pod.uid for pod in facts.pods]
     return facts.blamed if facts.blamed in uids else uids[0]

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""End all pods of a job so that its controller makes a new gang, as one bounded step.
+"""End all pods of a job so that its controller creates a new gang, as one bounded step.
 
 The record of the step is in the ledger before the first delete. Each delete names a UID of that
 record, so neither a retry nor another controller can touch the new gang. `advance` continues from
-the state of the cluster: what is gone is not deleted twice. Pods on a node that is lost for long
-are removed without waiting for it, which does not end what may still run there: the attempt number
-on the checkpoint volume does that.
+the state of the cluster and deletes no pod twice. Pods on a node that has been lost for some time
+are deleted without waiting for the node. That does not end processes that may still run there; the
+attempt number on the checkpoint volume fences them off.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class GangLimits:
     deletes_at_once: int = 16
     lost_node_seconds: float = 300.0  # after this time a NotReady node counts as lost
     fail_one_seconds: float = 60.0
-    """A JobSet that has not begun to remove its pods by then will not."""
+    """FAIL_ONE: after this time all old pods are deleted, since the JobSet will not remove them."""
     look_seconds: float = 1.0  # between two polls of the remaining pods; increases
     longest_look_seconds: float = 5.0
 
@@ -56,7 +56,7 @@ class Advance(NamedTuple):
 
 
 class AlreadyUnderWay(Exception):
-    """This job's gang is being restarted: advance that step instead of beginning one."""
+    """This job's gang is already being restarted: advance that step instead of beginning one."""
 
     def __init__(self, step: GangStep) -> None:
         super().__init__(f"{step.key} is being restarted: {step.id}")
@@ -210,7 +210,7 @@ class GangRestart:
 
     def _recorded(self, step: GangStep, change: Callable[[JobEntry], JobEntry]) -> GangStep:
         """Return the step as written. A later step of the job is not touched. If the ledger was
-        lost, return it as it would have been."""
+        lost, return the step as it would have been written."""
         key = ledger_key(step.kind, step.name)
 
         def changed(book: LedgerData) -> LedgerData:
@@ -239,7 +239,7 @@ def _due(
 ) -> list[KubePod]:
     """The old pods that this call must delete."""
     if step.way is Method.SUSPEND_RESUME:
-        # The job's own controller removes them; a lost node never confirms it.
+        # The job's own controller removes them; a lost node never confirms the deletion.
         return [pod for pod in left if pod.node in lost and pod.is_deleting]
     if step.way is Method.FAIL_ONE and not is_late:
         wanted = [pod for pod in left if pod.uid == step.first or pod.node in lost]

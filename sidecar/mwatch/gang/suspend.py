@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Suspend and resume a job, to restart its gang cleanly or to stop it until a person has looked.
+"""Suspend and resume a job, to restart its gang cleanly or to stop it until a person resumes it.
 
-Each kind has its own field. Kueue owns `suspend` of queued jobs, so their Workload is made
-inactive; a StatefulSet has no such field, so it is scaled to 0 and an annotation keeps the number.
-The reason of a stop is written on the job.
+Each kind of job has its own field for this. Kueue owns `suspend` of queued jobs, so their Workload
+is made inactive; a StatefulSet has no such field, so it is scaled to 0 and an annotation keeps the
+number of replicas. The reason for a stop is an Event on the job.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mwatch.model.kube.job import REPLICAS, JobKind, KubeJob
 
 SUSPENDED_BY = "mwatch.dev/suspended-by"
 _RESTART = "restart/"
-"""Prefix of the id of a restart, which will be resumed; a stop has the id alone."""
+"""Prefix of the id if a restart suspended the job and will resume it; a stop has the id alone."""
 
 
 class CannotStop(Rejected):
@@ -29,35 +29,35 @@ class CannotStop(Rejected):
 
 
 def suspend(access: Access, step: GangStep) -> bool:
-    """For a restart. False: the job is gone, or another has its name."""
+    """Suspend the job for a restart. False: the job is gone, or another job has its name."""
     body = _patch(step.kind, True, step.job_uid, {SUSPENDED_BY: _RESTART + step.id})
     return _patched(access, step.kind, step.namespace, step.name, body).is_ok
 
 
 def resume(access: Access, step: GangStep, job: KubeJob) -> str | None:
-    """The outcome; None: the job has changed since it was read. Only if it is still suspended by
-    this step: a person may have suspended it in the meantime."""
+    """Resume the job if it is still suspended by this step: a person may have suspended it in the
+    meantime. Return the outcome; None: the job has changed since it was read."""
     if job.annotations.get(SUSPENDED_BY) != _RESTART + step.id:
         return "the job was suspended by someone else since; left unchanged"
     return "suspended and resumed" if resume_as_seen(access, job) else None
 
 
 def restart_of(job: KubeJob) -> str:
-    """The id of the restart that suspended it; empty: none."""
+    """The id of the restart that suspended the job; empty: none."""
     by = job.annotations.get(SUSPENDED_BY, "")
     is_ours = job.is_suspended and not job.queue and by.startswith(_RESTART)
     return by.removeprefix(_RESTART) if is_ours else ""
 
 
 def resume_as_seen(access: Access, job: KubeJob) -> bool:
-    """False: it has changed since it was read."""
+    """False: the job has changed since it was read."""
     body = _patch(job.kind, False, job.uid, {SUSPENDED_BY: None})
     body["metadata"]["resourceVersion"] = job.resource_version
     return _patched(access, job.kind, job.namespace, job.name, body).is_ok
 
 
 def stop(access: Access, job: KubeJob, workload: KubeWorkload | None, *, id: str) -> bool:
-    """Until a person starts it; `id` is of the incident. False: the job is gone."""
+    """Stop the job until a person starts it; `id`: of the incident. False: the job is gone."""
     if job.queue:
         if workload is None:
             raise CannotStop(f"queue {job.queue} has no Workload of {job.name}; suspend it by hand")
@@ -87,7 +87,7 @@ def start(access: Access, job: KubeJob, workload: KubeWorkload | None) -> bool:
 
 
 def _stop_stateful_set(access: Access, job: KubeJob, id: str) -> bool:
-    """First the number, then the scale: otherwise a crash would lose it."""
+    """Store the number of replicas before scaling: a crash in between would lose it otherwise."""
     if job.is_suspended:
         return True
     if not _annotate(access, job, {REPLICAS: str(job.pods_wanted), SUSPENDED_BY: id}):
@@ -115,8 +115,8 @@ def _patch(
 def _patched(
     access: Access, kind: JobKind, namespace: str, name: str, body: dict[str, Any]
 ) -> Answer:
-    """The UID in a patch is a condition; API servers refuse another one as a conflict or as a
-    change of an immutable field."""
+    """The UID in a patch is a precondition. API servers report a mismatch as a conflict or as a
+    change of an immutable field; both are CONFLICT here."""
     try:
         return access.patch(OF_KIND[kind], namespace, name, body, limits=ACTING)
     except Rejected as error:
@@ -138,7 +138,7 @@ def stop_job(
     id: str,
     reason: str,
 ) -> bool:
-    """False: the job is gone. `id` is of the incident."""
+    """Stop the job and emit an Event. False: the job is gone. `id`: of the incident."""
     if not stop(access, job, workload, id=id):
         return False
     events.emit(

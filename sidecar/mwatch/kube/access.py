@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the API server: each has a time limit and is retried where that helps.
+"""Calls to the API server: each has a time limit and is retried where that helps.
 
-429 waits as long as the server asks; 5xx and broken connections back off with jitter. 404, 409 and
-410 are answers, all other refusals are errors of one line. Writes are retried too, so each must be
-safe to repeat: with a name, a UID or a resource version. A write that is repeated after a broken
-connection may be answered 409 or 404 although the first one succeeded.
+After a 429 the next try waits for the time that the server requests; after a 5xx or a broken
+connection it backs off with jitter. 404, 409 and 410 are returned as answers; any other refusal
+raises an error of one line. Writes are retried too, so each must be safe to repeat: with a name, a
+UID or a resource version. A write that is repeated after a broken connection may be answered 409 or
+404 although the first one succeeded.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ class ObjectList(NamedTuple):
 class PageResponse(NamedTuple):
     data: bytes
     headers: Mapping[str, str]
-    """Their names in any case."""
+    """Names are case-insensitive."""
 
 
 class CallLimits(NamedTuple):
     call_seconds: float = 15.0
-    """Of one try."""
+    """Time limit of one try."""
     tries: int = 5
     first_wait: float = 0.2
     longest_wait: float = 5.0
@@ -92,11 +93,11 @@ class CallLimits(NamedTuple):
 _USUAL = CallLimits()
 ONCE = CallLimits(call_seconds=5.0, tries=1)
 ACTING = CallLimits(call_seconds=2.5, total_seconds=5.0)
-"""For a change that only the leader may make: over before another controller can be the leader."""
+"""For a change that only the leader may make: it ends before another controller can lead."""
 COMMAND_LIMITS = CallLimits(call_seconds=4.0, tries=2, total_seconds=6.0)
 """For a command that a person waits for."""
 FIRST_CALL = CallLimits(call_seconds=3.5, tries=2, total_seconds=2.0)
-"""Whether there is an API server at all: a refused connection is tried again, silence is not."""
+"""To find out whether there is an API server: a refused connection is retried, a timeout is not."""
 
 
 class Access:
@@ -120,7 +121,7 @@ class Access:
         self.calls = 0
         """Including retries."""
         self.answered_at: float | None = None
-        """When the API server last answered anything, by the clock."""
+        """When the API server last answered anything, on `clock`."""
 
     @property
     def namespace(self) -> str:
@@ -216,8 +217,8 @@ class Access:
         raise Unavailable(f"the list of {resource.plural} changed faster than it could be read")
 
     def server_version(self) -> str:
-        """Such as `v1.31.2`; empty: this user may not read it. NoCluster or Unavailable, soon, if
-        no API server answers."""
+        """Such as `v1.31.2`; empty: this user may not read it. Raises NoCluster or Unavailable
+        within seconds if no API server answers."""
         try:
             answer = self.call("GET", "/version", limits=FIRST_CALL)
         except NoPermission:
@@ -270,7 +271,7 @@ class Access:
         raise Unavailable(f"{problem[:400]}; is the cluster up, and is the address right?")
 
     def page(self, path: str, query: Mapping[str, Any] | None, seconds: float) -> bytes:
-        """One try, answer as it is: a log, or a page of a pod behind the API server."""
+        """The raw body, in one try: of a log, or of a pod's page through the API server."""
         return self.response(path, query, seconds).data
 
     def response(self, path: str, query: Mapping[str, Any] | None, seconds: float) -> PageResponse:
@@ -344,9 +345,9 @@ class Access:
 
 
 def _read(response: urllib3.BaseHTTPResponse, seconds: float) -> bytes:
-    """The whole body; OSError if it is cut off, too large, or not over in time."""
+    """The whole body; OSError if it is cut off, too large, or does not end in time."""
     until, data = time.monotonic() + seconds, bytearray()
-    # `read1` returns what has arrived: `read` and `stream` would wait for a server that drips.
+    # `read1` returns what has arrived: `read` and `stream` would block on a slow server.
     while chunk := response.read1(_CHUNK_BYTES, decode_content=False):
         data += chunk
         if len(data) > _MAX_BYTES:
@@ -404,5 +405,5 @@ def _local_user() -> str:
 
 
 def open_access(kubeconfig: str | None, context: str | None) -> Access:
-    """For a command. NoCluster or NoCredentials, each with its fix."""
+    """For a command. Raises NoCluster or NoCredentials, whose message names the fix."""
     return Access(connect(kubeconfig, context), limits=COMMAND_LIMITS)

@@ -3,7 +3,7 @@
 """Address and credentials of the API server: from a kubeconfig, or from a pod's service account.
 
 The official package reads the configuration and runs credential plugins; `kube.access` makes the
-calls. A plugin that hangs is given up after a time limit, but cannot be ended from here.
+calls. A plugin that hangs is abandoned after a time limit, but cannot be ended from here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def connect(
     environ: Mapping[str, str] = os.environ,
     config_seconds: float = _CONFIG_SECONDS,
 ) -> Connection:
-    """NoCluster or NoCredentials, each with its fix. Nothing is sent to the API server yet."""
+    """Raises NoCluster or NoCredentials, whose message names the fix. Sends nothing to the API
+    server yet."""
     given = kubeconfig or environ.get("KUBECONFIG")
     default = Path(environ.get("HOME", "/")) / ".kube" / "config"
     if given is None and context is None and _IN_POD in environ and not default.is_file():
@@ -99,13 +100,13 @@ class _ErrorRecorder(logging.Handler):
 
 
 def _within_limit(work: Callable[[], None], seconds: float) -> str:
-    """Why it failed; empty: it did not."""
+    """Run `work` within the time limit. Return why it failed; empty: it succeeded."""
     recorder, failed = _ErrorRecorder(), list[BaseException]()
 
     def guarded() -> None:
         try:
             work()
-        except Exception as error:  # of the package, of YAML, of files: raised below
+        except Exception as error:  # from the package, YAML or files: reported below
             failed.append(error)
 
     root = logging.getLogger()

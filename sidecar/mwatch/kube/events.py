@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Events on a job, as `kubectl describe` shows them.
 
-The same text about the same job is one Event with a count. The rate is bounded for each job: ten at
-once, then one in half a minute. What cannot be written is dropped and counted.
+The same text about the same job is one Event with a count. The rate is bounded for each job: a
+burst of ten, then one every half minute. An Event that cannot be written is dropped and counted.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Events:
         self.dropped = 0
 
     def emit(self, job: KubeJob, reason: str, text: str, *, is_warning: bool = False) -> bool:
-        """From any thread. False: dropped. Never raises for a failure of the API server."""
+        """Write an Event; from any thread. False: it was dropped. Never raises for a failure of the
+        API server."""
         text = scrub_text(text)[:_MAX_TEXT]
         digest = hashlib.sha256(f"{job.uid} {reason} {text} {self._instance}".encode()).hexdigest()
         is_sent = False
@@ -72,7 +73,7 @@ class Events:
             body = {"count": count, "lastTimestamp": now}
             if not self._access.patch(EVENTS, job.namespace, name, body).is_ok:
                 count = 1  # the API server keeps Events for an hour
-        if count == 1:  # a conflict is a retry of our own
+        if count == 1:  # a conflict comes from our own retry
             event = _event(job, reason, text, is_warning, name, now, self._instance)
             self._access.create(EVENTS, job.namespace, event)
         with self._lock:

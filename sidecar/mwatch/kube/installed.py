@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a cluster has for a training job: mwatch's image and wrapper, and kinds that keep a sidecar.
+"""What a cluster offers a training job: mwatch's image and wrapper, and native sidecars by kind.
 
 A native sidecar is an init container with a `restartPolicy`. A CRD that does not know that field
 drops it silently (that of training operator 1.7 does), and the sidecar becomes an init container
@@ -66,8 +66,9 @@ def _init_fields(schema: Any) -> list[Mapping[str, Any]]:
 
 
 def keeps_native(access: Access, namespace: str, kind: str) -> bool | None:
-    """Ask by a dry run, which creates nothing. None: the API server has no such kind, or an object
-    of this name. NoPermission, Rejected and Unavailable are for the caller."""
+    """Whether the cluster keeps a native sidecar in this kind, found by a dry run, which creates
+    nothing. None: the API server has no such kind, or already has an object of this name. Raises
+    NoPermission, Rejected and Unavailable."""
     found = _PROBES.get(kind)
     if found is None:
         return None
@@ -130,14 +131,14 @@ _PROBES: Mapping[str, tuple[ApiResource, dict[str, Any], Sequence[str | int]]] =
 
 
 class Installed:
-    """Each question is one call; KubeError if it cannot be answered."""
+    """Queries of one API call each; KubeError if a query cannot be answered."""
 
     def __init__(self, access: Access, namespace: str) -> None:
         self._access = access
         self.namespace = namespace
 
     def image(self) -> str | None:
-        """Of the controller: nodes of this cluster can pull it. None: there is no controller."""
+        """The controller's image, which nodes of this cluster can pull; None: no controller."""
         answer = self._access.get(DEPLOYMENTS, self.namespace, _CONTROLLER, limits=ONCE)
         containers = items(answer.body, "spec", "template", "spec", "containers")
         found = (text(each, "image") for each in containers if each.get("name") == _CONTAINER)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training jobs of a namespace, by label or by name, and the pods that belong to them.
 
-A pod belongs to a job when its labels say so **and** the chain of owners ends in the job's UID:
-labels can be copied, and a job of the same name may be another one.
+A pod belongs to a job if its labels name the job **and** its chain of owners ends in the job's UID:
+labels can be copied, and another job can have the same name later.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LABELS = {
 KINDS = (
     JobKind.PYTORCH_JOB, JobKind.TRAIN_JOB, JobKind.JOB_SET, JobKind.JOB, JobKind.STATEFUL_SET,
 )  # fmt: skip
-"""In the order in which a name is looked up: a TrainJob comes before the JobSet made for it."""
+"""The order in which a name is looked up: a TrainJob comes before the JobSet made for it."""
 _MAX_NAMES = 500
 _METADATA_PAGE = 2000
 _MAX_HINTS = 3
@@ -49,7 +49,7 @@ class FoundJobs(NamedTuple):
     kinds: frozenset[JobKind]
     """Kinds that the cluster knows and this user may list."""
     problems: tuple[str, ...] = ()
-    """Of kinds that this user may not list: their jobs are missing here."""
+    """One for each kind that this user may not list; its jobs are missing here."""
 
 
 class FoundJob(NamedTuple):
@@ -131,13 +131,13 @@ def no_such_job(access: Access, namespace: str, name: str) -> InputError:
 
 
 def _job_names(access: Access, namespace: str) -> list[str]:
-    """As far as this user may list: for a hint, never for an action."""
+    """Names of the jobs that this user may list: for a hint, never for an action."""
     names: list[str] = []
     for kind in KINDS:
         try:
             listing = access.list(OF_KIND[kind], namespace)
         except NoCluster:
-            raise  # nothing that it answered counts
+            raise  # not an API server: ignore its earlier answers too
         except KubeError:
             continue
         names += (text(body, "metadata", "name") for body in listing.objects)
@@ -151,8 +151,8 @@ def complete(access: Access, job: KubeJob) -> KubeJob:
 
 
 def pods_of(access: Access, job: KubeJob, known: Collection[KubePod] = ()) -> tuple[KubePod, ...]:
-    """As they are now. `known`: as they were a moment ago. If only their metadata is needed to see
-    that nothing has changed, no more is read: a whole pod is several times as large."""
+    """The job's pods as they are now. `known`: the pods as they were a moment ago. If the metadata
+    shows that nothing has changed, only that is read: a whole pod is several times as large."""
     owners = owners_of_pods(access, job)
     if known and (same := _unchanged(access, job, owners, known)) is not None:
         return same
@@ -178,7 +178,8 @@ def _unchanged(
 
 
 def pod_labels(job: KubeJob) -> str:
-    """Empty for a StatefulSet: the labels are the user's own, so only the owner decides."""
+    """The label selector of the job's pods; empty for a StatefulSet, whose labels are the user's
+    own, so only the owner decides."""
     label = _LABELS.get(job.kind)
     return f"{label}={job.name}" if label else ""
 

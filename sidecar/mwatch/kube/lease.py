@@ -5,7 +5,7 @@
 The holder counts from the moment before it requested a renewal and stops a margin early; others
 count from the moment after they saw the Lease change and wait its whole length. Both use their own
 monotonic clock, so wall clocks may differ. The Lease cannot detect a process that was frozen in the
-middle of a call: deletes carry UIDs for that.
+middle of a call, which is why deletes carry UIDs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME = "mwatch-controller"
 class LeaseTimes(NamedTuple):
     length_seconds: int = 30
     margin_seconds: float = 10.0
-    """The holder stops acting this long before the end: longer than one call may take."""
+    """The holder stops acting this long before the Lease ends: longer than one call may take."""
     renew_seconds: float = 5.0
 
 
@@ -138,7 +138,7 @@ class Lease:
 
 
 class LeaseLoop:
-    """Keeps a Lease in a thread of its own, until `close`, which releases it."""
+    """Renews a Lease in its own thread until `close`, which releases it."""
 
     def __init__(self, lease: Lease) -> None:
         self.lease = lease

@@ -3,7 +3,7 @@
 """The ledger of restarts: one ConfigMap by name, replaced only from the version that was read.
 
 Two writers (a controller, a person's command) cannot undo each other's changes: the second one
-reads again and repeats its change. The newest book is kept at hand. Safe to use from any thread.
+reads again and repeats its change. The newest content is cached. Safe to use from any thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TRIES = 8
 
 
 def same_job(entry: JobEntry, uid: str) -> JobEntry:
-    """An empty entry if it belongs to an earlier job of the same name."""
+    """The entry, or an empty one if it belongs to an earlier job of the same name."""
     return entry if entry.uid in ("", uid) else JobEntry(uid=uid)
 
 
@@ -47,7 +47,7 @@ class Ledger:
             return self._keep(self._read()[0], began)
 
     def change(self, change: Callable[[LedgerData], LedgerData]) -> LedgerData:
-        """Return the book as written. `change` is called again if another writer was faster; an
+        """Return the ledger as written. `change` is called again if another writer was faster; an
         exception from it leaves the ledger unchanged."""
         with self._refreshed() as began:
             for _ in range(_TRIES):
@@ -90,7 +90,7 @@ class Ledger:
         return book
 
     def _read(self) -> tuple[LedgerData, str | None]:
-        """With its version; None: there is no ledger."""
+        """The content and its version; version None: there is no ledger."""
         answer = self._access.get(CONFIG_MAPS, self._namespace, NAME)
         if not answer.is_ok:
             return LedgerData(), None

@@ -3,7 +3,7 @@
 """A local copy of the objects of one kind: listed once, then updated by a watch.
 
 Each watch ends after a short time and continues from the same version, so that a copy without
-changes is still known to be fresh; 410 means list again. Callers must not act on an old copy: see
+changes is still known to be fresh; 410 means list again. Callers must not act on a stale copy: see
 `Mirror.status`.
 """
 
@@ -32,7 +32,7 @@ class MirrorStatus(NamedTuple):
     age_seconds: float | None
     """Since the copy was last known to be up to date; None: never."""
     problem: str
-    """Why it cannot be read now; empty: it can."""
+    """Why the objects cannot be read now; empty: they can be."""
     is_known: bool
     """False: the cluster does not have this kind of object."""
 
@@ -138,7 +138,7 @@ class Mirror(Generic[T]):
         for line in self._access.stream(path, query, seconds + _QUIET_SECONDS):
             if not self._apply(_parsed(line)) or (stop is not None and stop.is_set()):
                 return
-        # The watch ended as requested: a change that it did not report had not happened.
+        # The watch ended as requested, so it has reported every change so far.
         with self._lock:
             self._fresh_at, self._problem = self._clock(), ""
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs of pods, and HTTP pages of pods and services, through the API server.
 
-For a person outside the cluster. Pages need the right `get` on `pods/proxy` or `services/proxy`.
-Each call is one try; NoPermission, Rejected or Unavailable where it fails.
+For commands that run outside the cluster. Pages need the right `get` on `pods/proxy` or
+`services/proxy`. Each call is one try; it raises NoPermission, Rejected or Unavailable on failure.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PodLog(NamedTuple):
     pod: str
     container: str
     is_previous: bool
-    """Of the container before the last restart."""
+    """The log of the container before its last restart."""
     head: bytes
     """Lines that begin with a time of RFC 3339 and a space."""
     tail: bytes = b""

@@ -21,7 +21,7 @@ class ApiResource(NamedTuple):
 
     @property
     def is_builtin(self) -> bool:
-        """Served by every Kubernetes, unlike custom resources, also those of `x-k8s.io`."""
+        """Served by every Kubernetes, unlike custom resources, which include `x-k8s.io`."""
         return "." not in self.group or self.group.endswith(".k8s.io")
 
     @property

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests of training jobs as text and as trees: adds mwatch to them and takes it away; pure."""
+"""Add mwatch to manifests of training jobs, given as text or trees, and remove it again; pure."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which container of a pod trains, and its command, environment and mounts."""
+"""Find the container of a pod that trains, and its command, environment and mounts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def listed(value: Any) -> list[Any]:
 
 
 def trainer_of(spec: Tree, wanted: str | None) -> Tree | None:
-    """By its name, else the only one, the one with GPUs, the one that launches, a usual name."""
+    """The trainer: by the wanted name, else the only container, the one with GPUs, the one with a
+    launcher, or the one with a usual name."""
     containers = [each for each in items(spec, "containers") if each.get("name") != SIDECAR]
     if wanted is not None:
         return next((each for each in containers if each.get("name") == wanted), None)
@@ -45,7 +46,7 @@ def launches(container: Tree) -> bool:
 
 
 def command_of(container: Tree) -> tuple[str, ...]:
-    """Command and arguments, without the prefix that inject adds."""
+    """Command and arguments, without the prefix added by inject."""
     given = (*listed(container.get("command")), *listed(container.get("args")))
     words = [str(each) for each in given]
     if any(PYZ in each for each in words[:3]) and "--" in words:
@@ -59,13 +60,13 @@ def is_wrapped(container: Tree) -> bool:
 
 
 def environment_of(container: Tree) -> dict[str, str]:
-    """Literal values; values from a field or a Secret are not in the manifest."""
+    """Variables with literal values; values from a field or a Secret are not in the manifest."""
     pairs = ((each.get("name"), each.get("value")) for each in items(container, "env"))
     return {str(name): str(value) for name, value in pairs if name and value is not None}
 
 
 def mount_above(container: Tree, path: str) -> Tree | None:
-    """The deepest mount that holds a path."""
+    """The deepest mount that contains a path."""
     held = [each for each in items(container, "volumeMounts") if _holds(each, path)]
     return max(held, key=lambda each: len(text(each, "mountPath")), default=None)
 

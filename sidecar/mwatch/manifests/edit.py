@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Changes of a tree that can be undone.
+"""Reversible changes of a manifest tree.
 
-Each change is recorded as a short list, kept as JSON in an annotation of the object. It names its
-place by keys and by the `name` of list items (their index if they have none), so a person may
-change other parts in between. Parts that mwatch added are removed even if a person changed them.
+Each change is recorded as a short list, which is stored as JSON in an annotation of the object. It
+addresses its place by keys and by the `name` of list items (their index if they have none), so the
+user may change other parts before the undo. Parts that mwatch added are removed even if the user
+has changed them.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from mwatch.manifests.plain_data import plain, tree
 
 Change = list[Any]
 Step = str
-"""A key; `[NAME]` is the list item of this name or index."""
+"""A key of a mapping, or `[NAME]` for the list item with this name or index."""
 
 
 class Editor:
-    """Edits one document. YAML aliases share parts: a change of one is not repeated for others."""
+    """Edits one document. Parts shared through YAML aliases are changed only once."""
 
     def __init__(self, content: MutableMapping[str, Any]) -> None:
         self._content = content
@@ -31,7 +32,7 @@ class Editor:
         return find(self._content, path)
 
     def mapping(self, path: Sequence[Step]) -> MutableMapping[str, Any]:
-        """The mapping there, created if missing."""
+        """The mapping at a path, created if missing."""
         found = self.at(path)
         if not isinstance(found, MutableMapping):
             self.put(path, {})
@@ -53,7 +54,7 @@ class Editor:
     def add(
         self, path: Sequence[Step], item: Mapping[str, Any], *, first: int | None = None
     ) -> None:
-        """Add an item with a name to a list, which is created if missing."""
+        """Add a named item to a list, which is created if missing."""
         if not isinstance(self.at(path), MutableSequence):
             self.put(path, [])
         items = self.at(path)
@@ -84,7 +85,7 @@ class Editor:
 
 
 def shortened(changes: Sequence[Change]) -> list[Change]:
-    """Consecutive items of one list as one change."""
+    """The changes, with consecutive items of the same list merged into one."""
     short: list[Change] = []
     for change in changes:
         if short and change[0] == "item" and short[-1][:2] == change[:2]:
@@ -95,7 +96,7 @@ def shortened(changes: Sequence[Change]) -> list[Change]:
 
 
 def undo(content: MutableMapping[str, Any], changes: Sequence[Change]) -> None:
-    """The newest first; parts that are gone are skipped."""
+    """Undo the changes, newest first; parts that no longer exist are skipped."""
     for change in reversed(changes):
         _undo(content, change)
 
@@ -109,7 +110,7 @@ def _undo(content: MutableMapping[str, Any], change: Change) -> None:
         if kind == "set":
             above[path[-1]] = tree(change[2])
         elif not isinstance(above[path[-1]], Mapping | MutableSequence) or not above[path[-1]]:
-            del above[path[-1]]  # a list or mapping that a person has added to stays
+            del above[path[-1]]  # a list or mapping to which the user has added stays
         return
     items = find(content, path)
     if not isinstance(items, MutableSequence):
@@ -136,7 +137,7 @@ def find(content: Any, path: Sequence[Step]) -> Any:
 
 
 def _item(items: Sequence[Any], name: str) -> Any:
-    """By name; by index in lists whose items have no name."""
+    """Find an item by name, or by index in lists whose items have no name."""
     found = next((each for each in items if _name(each) == name), None)
     if found is None and name.isdigit() and int(name) < len(items):
         return items[int(name)]

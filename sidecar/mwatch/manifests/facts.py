@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A job of a manifest in the form that the checks read, with its command lines and scripts.
+"""Convert a job of a manifest into a `Workload` for the checks, with command lines and scripts.
 
-A TrainJob is joined with its runtime into one pod template, as far as the checks need it: command,
-arguments, environment, image, resources, and volumes of its overrides. The operator does the same
-in the cluster. A runtime that is not in the same file is not known.
+A TrainJob is merged with its runtime into one pod template, as the operator does in the cluster,
+but only as far as the checks need it: command, arguments, environment, image, resources, and
+volumes of its overrides. A runtime that is not in the same file is unknown.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from mwatch.model.checks import OtherObject, Path, Replica, Tree, Workload
 from mwatch.model.kube.fields import items, mapping, part
 
 NODE = "node"
-"""In trainer v2, the name of the replicated job that trains and of its container."""
+"""The name that trainer v2 requires for the replicated job that trains and for its container."""
 STEP_LABEL = "trainer.kubeflow.org/trainjob-ancestor-step"
 _OVERRIDES = (("podTemplateOverrides", ("spec",)), ("podSpecOverrides", ()))
-"""Of trainer 2.1 and 2.0."""
+"""The override fields of trainer 2.1 and 2.0, and the path of the pod spec below them."""
 _POD_NAMES = {kinds.PYTORCHJOB: "pytorch", kinds.TRAINJOB: NODE}
 _MAX_FILES = 8
 
@@ -99,7 +99,7 @@ def _with_command(base: Replica, container: Tree, files: Mapping[str, Tree]) -> 
 def _scripts(
     words: Sequence[str], pod: Tree, container: Tree, files: Mapping[str, Tree]
 ) -> tuple[str, ...]:
-    """The shell's text first, then each script that it starts and that a ConfigMap holds."""
+    """The inline shell script, then each script that it starts and that is in a ConfigMap."""
     text = shell_text.shell_script(words)
     file = None if text is not None else shell_text.script_file(words)
     parts = [] if text is None else [text]

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The name of a container image: whether a node can read it, and whether it may mean another image.
+"""Check an image reference: whether nodes accept it, and whether it may refer to another image.
 
-`[REGISTRY[:PORT]/]PATH[:TAG][@sha256:DIGEST]`. The first part is a registry if it has a dot or a
-port, or is `localhost`; else the nodes look at Docker Hub.
+`[REGISTRY[:PORT]/]PATH[:TAG][@sha256:DIGEST]`. The first part is a registry if it contains a dot or
+a port, or is `localhost`; otherwise nodes pull from Docker Hub.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FORM = "an image is REGISTRY/NAME:TAG"
 
 class ImageReference(NamedTuple):
     registry: str
-    """Empty: none."""
+    """Empty: not given, which means Docker Hub."""
     path: str
     tag: str
     digest: str
@@ -43,7 +43,7 @@ class ImageReference(NamedTuple):
 
 
 def parse(text: str) -> ImageReference:
-    """InputError for a name that no node accepts."""
+    """Parse a reference. Raises InputError if no node would accept it."""
     name, _, digest = text.partition("@")
     if digest and not _DIGEST.fullmatch(digest):
         raise _refused(text, f"{digest!r} is not sha256: and 64 hexadecimal digits")

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Adds mwatch to one job, and removes it again.
+"""Add mwatch to one job, and remove it again.
 
-The changes are recorded in an annotation of the object. Injecting again removes and adds: with the
-same request nothing changes, with a new image only the image does.
+The changes are recorded in an annotation of the object. Injecting again first removes the earlier
+changes: with the same request nothing changes, with a new image only the image does.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _TEMPLATE_PLACES = {
 }
 _MODES = ("observe", "act")
 _POD_POLICIES = {name: name for name in ("Never", "OnFailure", "Always")} | {"ExitCode": "Never"}
-"""An operator turns its ExitCode into Never in the pod."""
+"""The pod's restartPolicy by the job's: operators map ExitCode to Never."""
 _DEFAULT_POLICY = "OnFailure"
-"""Of PyTorchJob and JobSet; a Job must name one, and a StatefulSet knows only one."""
+"""Default of PyTorchJob and JobSet; a Job must set one, and a StatefulSet allows only one."""
 _ENVSUBST = "fill it in first (envsubst < FILE) and give what comes out with -f -"
 _HELM = re.compile(r"\{\{.*?\}\}")
 _SHELL_STYLE = re.compile(r"\$(?:\{\w+\}|[A-Z_]\w*)", re.ASCII)
@@ -56,12 +56,12 @@ class Pod(NamedTuple):
 class JobObject(NamedTuple):
     content: Content
     refuse: Refuse
-    """Makes an error that names the line of a path."""
+    """Creates an error that names the line of a path."""
     others: Sequence[OtherObject] = ()
 
 
 def inject(job: JobObject, request: InjectRequest) -> list[str]:
-    """Change the object; return notes for the user. InputError, with the line."""
+    """Change the object; return notes for the user. Raises InputError with the line."""
     remove(job)
     kind = kinds.kind_of(job.content) or ""
     for path, problem in unrendered(job.content):
@@ -79,7 +79,7 @@ def inject(job: JobObject, request: InjectRequest) -> list[str]:
 
 
 def remove(job: JobObject) -> bool:
-    """Undo an earlier inject; False: there was none. InputError if its record is damaged."""
+    """Undo an earlier inject; False: there was none. Raises InputError if its record is damaged."""
     annotations = find(job.content, ("metadata", "annotations"))
     text = annotations.get(parts.INJECTED) if isinstance(annotations, MutableMapping) else None
     if text is None:
@@ -100,7 +100,7 @@ def remove(job: JobObject) -> bool:
 
 
 def mark(editor: Editor, content: Content, request: InjectRequest, mode: str) -> None:
-    """Set label and annotations of the object; the record of all changes comes last."""
+    """Set label and annotations of the object; the record of all changes is written last."""
     editor.mapping((*_METADATA, "labels"))
     editor.put((*_METADATA, "labels", parts.WATCH_LABEL), "true")
     annotations = editor.mapping((*_METADATA, "annotations"))
@@ -129,7 +129,7 @@ def run_of(job: JobObject, kind: str) -> PodRun:
 
 
 def pods_of(job: JobObject, kind: str, request: InjectRequest) -> list[Pod]:
-    """The templates that train. InputError if the container that trains is unclear."""
+    """The pod templates that train. Raises InputError if it is unclear which container trains."""
     seen = workload_of(job.content, job.others, container=request.container)
     templates = kinds.templates(job.content)
     if not templates or seen is None:
@@ -175,7 +175,7 @@ def add_to_pod(
     *,
     with_prefix: bool = True,
 ) -> list[str]:
-    """Add volume, wrapper, prefix and sidecar; return notes for the user. InputError if the
+    """Add volume, wrapper, prefix and sidecar; return notes for the user. Raises InputError if the
     template cannot be used."""
     steps = (*pod.template.steps, "spec")
     guaranteed = parts.is_guaranteed(pod.template.spec)
@@ -195,7 +195,7 @@ def add_to_pod(
         editor.add((*steps, "initContainers"), copy, first=0)
     sidecar = parts.sidecar_container(request, run, mode, pod.trainer, checkpoints, guaranteed)
     if request.sidecar == "native":
-        # Before the user's own init containers, to watch them too.
+        # Before the user's own init containers, so that they are watched too.
         editor.add((*steps, "initContainers"), sidecar, first=int(is_copied))
     else:
         editor.add((*steps, "containers"), sidecar)
@@ -203,7 +203,7 @@ def add_to_pod(
 
 
 def refuse_taken_names(pod: Pod) -> None:
-    """InputError if the pod uses one of mwatch's names; call it before any change."""
+    """Raise InputError if the pod uses one of mwatch's names; call this before any change."""
     spec = pod.template.spec
     for key, taken in (
         ("containers", {parts.SIDECAR, parts.COPY}),
@@ -253,7 +253,7 @@ def _steps(pod: Pod) -> tuple[str, ...]:
 
 
 def _grace(editor: Editor, pod: Pod) -> int:
-    """The grace period; one that the user has set is kept."""
+    """Set the grace period, unless the user has set one, and return it."""
     given = pod.template.spec.get("terminationGracePeriodSeconds")
     if isinstance(given, int) and not isinstance(given, bool):
         return given
@@ -266,7 +266,7 @@ def _grace(editor: Editor, pod: Pod) -> int:
 def _checkpoints(
     pod: Pod, request: InjectRequest
 ) -> tuple[list[tuple[str, Mapping[str, Any]]], list[str]]:
-    """The save folder with its mount, if it can be found; else notes for the user."""
+    """The save folder with its mount, if found; otherwise notes for the user."""
     save = request.checkpoints or pod.replica.text(*SAVE_FLAGS)
     where = f"{pod.template.name}:"
     if save is None:
@@ -285,8 +285,8 @@ def _checkpoints(
 
 
 def unrendered(content: Any) -> Iterator[tuple[Path, str]]:
-    """Placeholders that were not filled in, each with its path and the fix: Helm's `{{ }}` and the
-    `$VAR` of envsubst. A shell script may contain both; elsewhere Kubernetes knows only `$(VAR)`,
+    """Placeholders that were not filled in, each with its path and the fix: Helm's `{{ }}` and
+    envsubst's `$VAR`. A shell script may contain both; elsewhere Kubernetes expands only `$(VAR)`,
     in commands and variables."""
     for path, text in _texts(content, ()):
         if _HELM.search(text):
@@ -296,7 +296,7 @@ def unrendered(content: Any) -> Iterator[tuple[Path, str]]:
 
 
 def _placeholder(path: Path, text: str) -> re.Match[str] | None:
-    """The value of a variable may contain a dollar; only a value that is all of it counts."""
+    """Match `$VAR`. The value of a variable may contain a dollar, so there the whole must match."""
     if path[-1] == "value":
         return _SHELL_STYLE.fullmatch(text)
     return _SHELL_STYLE.search(text)
@@ -307,7 +307,7 @@ def _texts(node: Any, path: Path) -> Iterator[tuple[Path, str]]:
         is_shell = _is_shell(node)
         for key, value in node.items():
             if isinstance(key, Mapping):
-                yield path, "{{ }}"  # parsed by YAML as a mapping in the place of a key
+                yield path, "{{ }}"  # YAML parses `{{ }}` as a mapping used as a key
                 continue
             if key in _ANYTHING or (key in _WORDS and is_shell):
                 continue

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the pod templates are in a job, by its kind.
+"""Where a job has its pod templates, by kind.
 
-| kind | templates | the name of the run in a pod's labels |
+| kind | templates | pod label with the name of the run |
 | --- | --- | --- |
 | PyTorchJob (`kubeflow.org/v1`) | one per replica type | `training.kubeflow.org/job-name` |
 | JobSet (`jobset.x-k8s.io`) | one per replicated job | `jobset.sigs.k8s.io/jobset-name` |
@@ -43,14 +43,14 @@ RUN_LABELS = {
 
 
 class Template(NamedTuple):
-    """A pod template. `path` counts list items, for lines; `steps` names them, for edits."""
+    """A pod template. `path` has list items by index, to find lines; `steps` by name, for edits."""
 
     name: str
     path: Path
     steps: tuple[str, ...]
     content: Tree
     pods: int | None
-    """None: not a number in the manifest."""
+    """Number of pods; None: not a number in the manifest."""
     restart_policy: str | None
 
     @property
@@ -59,8 +59,8 @@ class Template(NamedTuple):
 
 
 def kind_of(content: Any) -> str | None:
-    """None for an object that is neither a job nor a runtime, also for the same kind of another
-    API group."""
+    """The kind; None for an object that is neither a job nor a runtime, including the same kind of
+    another API group."""
     if not isinstance(content, Mapping):
         return None
     kind, version = str(content.get("kind")), str(content.get("apiVersion", ""))
@@ -69,7 +69,7 @@ def kind_of(content: Any) -> str | None:
 
 
 def templates(content: Tree) -> list[Template]:
-    """In the order of the manifest; malformed templates are left out."""
+    """The pod templates, in the order of the manifest, without malformed ones."""
     kind = kind_of(content)
     if kind == PYTORCHJOB:
         return list(_of_pytorchjob(content))

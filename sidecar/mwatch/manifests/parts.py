@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts that `inject` adds to a pod, as plain data.
 
-Nothing of them keeps the trainer from starting: the wrapper comes from a ConfigMap that may be
-missing, and a small shell script starts the command alone where the wrapper cannot be used. Then it
-writes why into the volume, and holds a named pipe open so that the sidecar sees the command's end.
+None of them keeps the trainer from starting. The ConfigMap of the wrapper may be missing, and a
+small shell script starts the command without the wrapper if it cannot be used. In that case the
+script writes the reason into the volume, and holds a named pipe open so that the sidecar can detect
+the end of the command.
 
-The sidecar requests no GPU, no shared process namespace and no right that the trainer lacks. It has
-no readiness probe: a pod that is not ready loses the DNS name at which the other ranks meet.
+The sidecar requests no GPU, no shared process namespace and no privilege that the trainer lacks. It
+has no readiness probe: a pod that is not ready loses the DNS name at which the other ranks meet.
 """
 
 from __future__ import annotations
@@ -31,35 +32,35 @@ TOKEN_FILE = "/etc/mwatch/token"
 PORT_NAME = "mwatch"
 PORT = 9401
 WRAPPER = "mwatch-run"
-"""The ConfigMap with the wrapper, and its volume; the chart mwatch creates it."""
+"""Name of the ConfigMap with the wrapper, which the chart `mwatch` creates, and of its volume."""
 WRAPPER_PATH = "/etc/mwatch-run"
 PYZ = "/mwatch/mwatch-run.pyz"
-"""A copy: the kubelet replaces the files of a ConfigMap while pods use them."""
+"""Copy of the wrapper: the kubelet replaces the files of a ConfigMap while pods use them."""
 PYZ_IN_CONFIGMAP = f"{WRAPPER_PATH}/mwatch-run.pyz"
 PYZ_IN_IMAGE = "/mwatch-run.pyz"
 
 WATCH_LABEL = "mwatch.dev/watch"
 MODE = "mwatch.dev/mode"
 INJECTED = "mwatch.dev/injected"
-"""What inject changed, as JSON: enough to change it back."""
+"""Annotation with the changes that inject made, as JSON, to undo them."""
 
 SIZE_LIMIT = "2Gi"
-"""Of the shared volume. mwatch writes at most about 600 MiB; Kubernetes evicts an overrun."""
+"""Of the shared volume: mwatch writes up to about 600 MiB; exceeding the limit evicts the pod."""
 COPY_REQUEST = {"cpu": "50m", "memory": "64Mi"}
 SIDECAR_REQUEST = {"cpu": "100m", "memory": "256Mi"}
 MEMORY_LIMIT = "512Mi"
 GUARANTEED = {"cpu": "250m", "memory": MEMORY_LIMIT}
-"""Request and limit in a pod of QoS class Guaranteed, which keeps its class."""
+"""Requests and limits in a pod of QoS class Guaranteed, so that it keeps that class."""
 GRACE_SECONDS = 60
-"""torchrun gives its ranks 30 s; the sidecar needs some seconds after that."""
+"""torchrun gives its ranks 30 s to end, and the sidecar needs a few seconds after that."""
 SAVE_GRACE_SECONDS = 300
-"""Where a SIGTERM makes the trainer save (`--exit-signal-handler`)."""
+"""Grace period if the trainer saves on SIGTERM (`--exit-signal-handler`)."""
 _MARGIN_SECONDS = 5
 
 _KEPT_RIGHTS = ("runAsUser", "runAsGroup", "runAsNonRoot", "seccompProfile")
 
-# Functions and positional parameters only: envsubst would replace a variable. A failed redirection
-# ends a shell, but not after `command`.
+# Only functions and positional parameters: envsubst would replace a variable. A failed redirection
+# would end the shell without `command`.
 _LAUNCH = (
     'alone() {{ echo "mwatch: not watched: $1; the command runs alone" >&2; '
     '{{ {{ echo "$1"; printenv MWATCH_RESTART_POLICY; }} >{unwatched}; mkfifo -m 666 {running}; }} '
@@ -87,30 +88,30 @@ Wrapper = Literal["configmap", "image"]
 class InjectRequest(NamedTuple):
     image: str
     sidecar: Sidecar = "container"
-    """A native one holds the whole pod back while its image cannot be pulled."""
+    """A native sidecar blocks the whole pod while its image cannot be pulled."""
     mode: Mode | None = None
-    """None: the job's annotation, else `observe`."""
+    """None: the mode of the job's annotation, by default `observe`."""
     controller: str = "http://mwatch-controller:9402"
     container: str | None = None
-    """The one that trains, if it cannot be recognised."""
+    """Name of the container that trains, if it cannot be detected."""
     checkpoints: str | None = None
-    """The save folder, if the command does not show it."""
+    """The save folder, if the command does not contain it."""
     python: str | None = None
-    """In the training image; None: the first `python3` or `python` of its PATH."""
+    """Python of the training image; None: the first `python3` or `python` in its PATH."""
     only: tuple[str, ...] = ()
     wrapper: Wrapper = "configmap"
-    """Where it comes from; `image`: an init container of our image copies it before the trainer."""
+    """Source of the wrapper; `image`: an init container copies it from our image."""
 
 
 class PodRun(NamedTuple):
     name: str | None
     """None: the API server generates it."""
     label: str | None
-    """The pod's label that holds the name: still right after the job is renamed."""
+    """Pod label with the name, which stays correct if the job is renamed."""
 
 
 def launch(request: InjectRequest, mode: str, grace: int) -> list[str]:
-    """The prefix of the command. With `exec` the wrapper becomes process 1 and gets SIGTERM."""
+    """The prefix of the command. Due to `exec` the wrapper is process 1 and receives SIGTERM."""
     pythons = [shlex.quote(request.python)] if request.python else ["python3", "python"]
     is_copied = request.wrapper == "configmap"
     source = PYZ_IN_CONFIGMAP if is_copied else PYZ
@@ -146,7 +147,7 @@ def sidecar_container(
     checkpoints: Sequence[tuple[str, Mapping[str, Any]]],
     is_guaranteed: bool,
 ) -> dict[str, Any]:
-    """`checkpoints`: the save folder and its mount, if known."""
+    """The sidecar. `checkpoints`: the save folder and its mount, if known."""
     settings = _sidecar_variables(request, run, mode)
     settings += [{"name": "MWATCH_SAVE", "value": save} for save, _ in checkpoints]
     restart = {"restartPolicy": "Always"} if request.sidecar == "native" else {}
@@ -189,7 +190,7 @@ def _sidecar_variables(request: InjectRequest, run: PodRun, mode: str) -> list[d
 def trainer_variables(
     request: InjectRequest, run: PodRun, mode: str, policy: str
 ) -> list[dict[str, Any]]:
-    """`policy`: the pod's restartPolicy, which shows the wrapper whether an exit is final."""
+    """`policy`: the pod's restartPolicy, by which the wrapper knows whether an exit is final."""
     return [
         {"name": "MWATCH_RESTART_POLICY", "value": policy},
         {"name": "MWATCH_DIR", "value": VOLUME_PATH},
@@ -208,7 +209,7 @@ def volumes(request: InjectRequest, run: PodRun) -> list[dict[str, Any]]:
         shared.append({"name": WRAPPER, "configMap": {"name": WRAPPER, "optional": True}})
     if run.name is None:
         return shared
-    # Optional: without a controller there is no Secret, and the pod must start all the same.
+    # Optional: without a controller there is no Secret, and the pod must still start.
     secret = {"secretName": f"mwatch-{run.name}", "optional": True}
     return [*shared, {"name": TOKEN_VOLUME, "secret": secret}]
 
@@ -242,8 +243,8 @@ def _run_variable(name: str, run: PodRun) -> dict[str, Any]:
 
 
 def _rights(trainer: Tree) -> dict[str, Any]:
-    """The trainer's user, who owns the files on the volume. Capabilities that the trainer drops are
-    dropped here too: a namespace may require that of every container."""
+    """Security context with the trainer's user, who owns the files on the volume. Capabilities that
+    the trainer drops are dropped too: a namespace may require that of every container."""
     given = mapping(trainer, "securityContext")
     kept = {key: plain(given[key]) for key in _KEPT_RIGHTS if key in given}
     if dropped := mapping(given, "capabilities").get("drop"):
@@ -259,7 +260,7 @@ def _resources(request: Mapping[str, str], is_guaranteed: bool) -> dict[str, Any
 
 
 def is_guaranteed(spec: Tree) -> bool:
-    """Whether every container has limits for CPU and memory, and requests as much."""
+    """Whether every container has limits for CPU and memory, with equal requests."""
     containers = [*items(spec, "containers"), *items(spec, "initContainers")]
     return bool(containers) and all(map(_has_equal_limits, containers))
 

@@ -11,7 +11,7 @@ from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
 
 def tree(value: Any) -> Any:
-    """Plain data in ruamel.yaml's types, which carry comments."""
+    """Convert plain data to ruamel.yaml's types, which keep comments."""
     if isinstance(value, Mapping):
         made = CommentedMap()
         for key, each in value.items():
@@ -23,7 +23,7 @@ def tree(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Without comments and ruamel.yaml's own types of strings and numbers."""
+    """Convert to plain data, without comments and ruamel.yaml's own strings and numbers."""
     if isinstance(value, Mapping):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

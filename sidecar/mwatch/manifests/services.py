@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The Service at which the pods of a PyTorchJob meet although a container of theirs does not run.
+"""The Service through which pods of a PyTorchJob meet even if the sidecar container does not run.
 
-The operator gives each pod a Service that has only ready pods. While the image of a plain sidecar
-cannot be pulled, no pod is ready, and the workers do not find the first one. So `inject` writes the
-Service of the first pod itself, with `publishNotReadyAddresses`. The operator lists Services by
-labels and creates only those that are missing (training-operator 1.4 to 1.9, `GetServicesForJob`
-and `ReconcileServices`), so it takes this one as its own.
+The operator creates a Service for each pod, which contains the pod only while it is ready. While
+the image of a plain sidecar cannot be pulled, no pod is ready, and the workers cannot resolve the
+first one. So `inject` adds the Service of the first pod itself, with `publishNotReadyAddresses`.
+The operator lists Services by labels and creates only missing ones (training-operator 1.4 to 1.9,
+`GetServicesForJob` and `ReconcileServices`), so it adopts this one.
 
-An annotation of the Service names the job and how the file looked before.
+An annotation of the Service names the job and the form of the file before the change.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from mwatch.model.kube.pod import JOB_NAME, REPLICA_INDEX, REPLICA_TYPE
 ADDED = "mwatch.dev/added-for"
 _OPERATOR = {"training.kubeflow.org/operator-name": "pytorchjob-controller"}
 _PORT = {"name": "pytorchjob-port", "port": 23456}
-"""As the operator fills it in for a container without ports."""
+"""The port that the operator adds to a container without ports."""
 _FIRST = ("Master", "Worker")
 _LIST, _TOOK_HEAD = "list", "took head"
 _SEPARATOR = "---\n"
 
 
 def service_of(job: Tree, request: InjectRequest) -> dict[str, Any] | None:
-    """None: the pods of this job need none, or its name is not known yet."""
+    """The Service; None: the pods of this job need none, or its name is not known yet."""
     name = part(job, "metadata", "name")
     templates = {each.name: each for each in kinds.templates(job)}
     first = next((templates[each] for each in _FIRST if each in templates), None)
@@ -81,8 +81,8 @@ def _ports(pod: Tree) -> list[dict[str, Any]]:
 def with_service(
     documents: Sequence[Document], job: Document, path: Path, service: dict[str, Any], file: str
 ) -> list[Document]:
-    """In front of the job: with the job there, the operator makes its own at once, and kubectl
-    fails to create this one. A file that is one object in JSON stays one, as a List."""
+    """Insert the Service before the job: once the job exists, the operator creates its own Service,
+    and kubectl cannot create this one. A JSON file with one object becomes a List."""
     if not path and len(documents) == 1 and job.is_json:
         _note(service, _LIST)
         whole = {"apiVersion": "v1", "kind": "List", "items": [plain(job.content)]}
@@ -93,7 +93,7 @@ def with_service(
         return list(documents)
     place = next(index for index, each in enumerate(documents) if each is job)
     head = _SEPARATOR
-    if not job.head.startswith("---"):  # the first: comments of the file stay on top
+    if not job.head.startswith("---"):  # the first document: comments of the file stay on top
         _note(service, _TOOK_HEAD)
         head, job.head = job.head, head
     made = replace(new_document(service, file), head=head)
@@ -106,7 +106,7 @@ def _note(service: dict[str, Any], before: str) -> None:
 
 
 def without_services(documents: Sequence[Document], jobs: Collection[str] = ()) -> list[Document]:
-    """Without those that an earlier `inject` wrote for these jobs; none named: for all."""
+    """Remove Services that an earlier `inject` added for these jobs, by default for all."""
     left: list[Document] = []
     taken: str | None = None
     for each in documents:

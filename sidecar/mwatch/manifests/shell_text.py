@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Flags and values of a training command, read from a command line or a shell script.
+"""Read flags and values of a training command from a command line or a shell script.
 
-A script is not run but split into words; variables are filled in from the container's environment
+A script is split into words, not run. Variables are substituted from the container's environment
 and from plain assignments in the script. Loops, functions and computed names stay unknown, as does
 a variable that a script with branches assigns twice.
 """
@@ -25,7 +25,7 @@ _VARIABLE = re.compile(
 _BRANCH = re.compile(r"(?m)(?:^|;)\s*(?:if|case|elif|else)\b")
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*", re.ASCII)
 _KEYED = re.compile(r"(?:--)?[A-Za-z_][\w.-]*", re.ASCII)
-"""`--flag=`, and the `key=` of Composer."""
+"""The name in `--flag=`, or in Composer's `key=`."""
 _ROUNDS = 8
 _PUNCTUATION = frozenset("();<>|&")
 LAUNCHERS = re.compile(
@@ -50,7 +50,7 @@ def shell_script(words: Sequence[str]) -> str | None:
 
 
 def script_file(words: Sequence[str]) -> str | None:
-    """The file of `bash FILE` and of `./FILE.sh`."""
+    """FILE of the commands `bash FILE` and `./FILE.sh`."""
     if not words:
         return None
     if words[0].endswith(".sh"):
@@ -65,7 +65,7 @@ def called_files(script: str) -> list[str]:
 
 
 def variables(script: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment and the script's assignments, of which the last counts."""
+    """The environment, overridden by the script's assignments; the last assignment wins."""
     known, doubtful = dict(environment), set[str]()
     assigned: dict[str, str] = {}
     for name, value in _ASSIGNMENT.findall(script[:MAX_SCRIPT]):
@@ -101,7 +101,7 @@ def _value(found: re.Match[str], known: Mapping[str, str]) -> str:
 
 
 def words_of(script: str) -> list[str]:
-    """All words of a script, without comments; unparsed words if its quotes do not match."""
+    """All words of a script, without comments; split at blanks if its quotes do not match."""
     text = re.sub(r"(?m)(^|\s)#[^\n]*", r"\1", script[:MAX_SCRIPT]).replace("\\\n", " ")
     lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
@@ -115,8 +115,8 @@ def words_of(script: str) -> list[str]:
 def arguments(
     words: Iterable[str], known: Mapping[str, str], *, is_branched: bool = False
 ) -> dict[str, str | None]:
-    """Flags with the last value of each; None: no value, or an unknown one. `is_branched`: a flag
-    with two different values is unknown."""
+    """Flags, each with its last value; None: no value, or an unknown one. `is_branched`: a flag
+    with two different values counts as unknown."""
     found: dict[str, str | None] = {}
     for name, value in _pairs(words, known):
         is_other = is_branched and name in found and found[name] != value

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A stream of YAML documents; unchanged documents keep every byte.
 
-A library prints a tree in its own style. So the tree is printed before and after the change, and
-only the difference goes into the user's text, next to the same lines; the result is parsed and
-compared. Where that fails, ruamel.yaml prints the document with its comments, quotes, order of keys
+A YAML library prints a tree in its own style. So the tree is printed before and after the change,
+and only the difference is applied to the user's text, next to the same lines; the result is parsed
+and compared. If that fails, ruamel.yaml prints the document with its comments, quotes, key order
 and measured indentation. A JSON document stays JSON, with its indentation.
 """
 
@@ -30,14 +30,14 @@ _BLOCK = re.compile(r"(?:^|[\s:-])[|>][-+0-9]*\s*(?:#.*)?$")
 
 
 class _Change(NamedTuple):
-    """Lines of the first printing, and the lines of the second that replace them."""
+    """Lines of the first printout, and the lines of the second that replace them."""
 
     old: slice
     new: slice
 
 
 def transplanted(text: str, before: str, after: str) -> str:
-    """The text with the difference between two printings of it. Comments stay in place."""
+    """Apply the difference between two printouts of the text to it. Comments stay in place."""
     mine = text.splitlines()
     first, second = (list(_content(each.splitlines())) for each in (before, after))
     ending = "\r\n" if "\r\n" in text else "\n"
@@ -58,7 +58,7 @@ def transplanted(text: str, before: str, after: str) -> str:
 
 
 def _content(lines: Sequence[str]) -> Iterator[str]:
-    """Without empty lines and comments, except inside a block scalar."""
+    """The lines without blank lines and comments, which are kept inside a block scalar."""
     text_below: int | None = None
     for line in lines:
         if text_below is not None and (not line.strip() or _indent(line) > text_below):
@@ -70,7 +70,7 @@ def _content(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _places(mine: Sequence[str], first: Sequence[str]) -> dict[int, int]:
-    """Printed line numbers to the user's, for lines that are equal but for spaces."""
+    """Map printed line numbers to the user's, for lines that differ only in spaces."""
     found = SequenceMatcher(None, _bare(first), _bare(mine), autojunk=False)
     return {
         block.a + each: block.b + each
@@ -86,7 +86,7 @@ def _bare(lines: Sequence[str]) -> list[str]:
 def _changes(
     first: Sequence[str], second: Sequence[str], places: dict[int, int]
 ) -> Iterator[_Change]:
-    """Each change, grown until the lines around it are in the user's text too."""
+    """Each change, extended until the lines around it are in the user's text too."""
     last: _Change | None = None
     for tag, a, b, c, d in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
         if tag == "equal":
@@ -105,7 +105,7 @@ def _changes(
 
 
 def _span(old: slice, places: dict[int, int], mine: Sequence[str]) -> tuple[int, int]:
-    """In the user's text, without comments at either end."""
+    """The changed lines of the user's text, without comments at either end."""
     if old.start == old.stop:
         start = places[old.start - 1] + 1 if old.start > 0 else places.get(0, len(mine))
         return start, start
@@ -119,7 +119,7 @@ def _span(old: slice, places: dict[int, int], mine: Sequence[str]) -> tuple[int,
 
 
 def _replaced(mine: list[str], old: list[str], new: list[str]) -> list[str]:
-    """Change within the lines if they have the same letters, to keep the user's spaces."""
+    """Edit within the lines if they differ only in spaces, to keep the user's spaces."""
     if not old or not new or _letters(mine) != _letters(old):
         return new
     if len(old) < len(new):
@@ -142,7 +142,7 @@ def _likeness(old: list[str], new: list[str]) -> int:
 
 
 def _respelt(mine: list[str], old: list[str], new: list[str]) -> list[str]:
-    """Replace the text between the equal beginning and the equal end."""
+    """Replace only the text between the common beginning and the common end."""
     was, now, whole = _joined(old), _joined(new), "\n".join(mine)
     head = _common(was, now)
     tail = _common(was[head:][::-1], now[head:][::-1])
@@ -152,7 +152,7 @@ def _respelt(mine: list[str], old: list[str], new: list[str]) -> list[str]:
 
 
 def _joined(lines: Sequence[str]) -> str:
-    """Without indentation and without the padding of comments."""
+    """The lines as one text, without leading spaces and without padding before comments."""
     return re.sub(r" +#", " #", "\n".join(lines).lstrip())
 
 
@@ -194,7 +194,7 @@ def _shifted(
     first: Sequence[str],
     places: dict[int, int],
 ) -> list[str]:
-    """Indented like their sibling lines in the user's text."""
+    """The new lines, indented like their siblings in the user's text."""
     moved: list[str] = []
     for block in _blocks(new):
         by = 0
@@ -208,7 +208,7 @@ def _shifted(
 
 
 def _blocks(lines: list[str]) -> Iterator[list[str]]:
-    """Split before a line that is further left than the first of its block."""
+    """Split before each line with less indentation than the first line of its block."""
     block: list[str] = []
     for line in lines:
         is_left = bool(block) and _is_content(line) and _indent(line) < _indent(block[0])
@@ -221,7 +221,7 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
 
 
 def _sibling(line: str, old: slice, first: Sequence[str], places: dict[int, int]) -> int | None:
-    """A line of the same list or mapping, else the nearest line above."""
+    """Number of a line of the same list or mapping, else of the nearest known line above."""
     for way in (range(old.start - 1, -1, -1), range(old.stop, len(first))):
         for each in way:
             if not _is_content(first[each]):
@@ -240,7 +240,7 @@ def _is_beside(one: str, line: str) -> bool:
 
 
 def _is_above(one: str, line: str) -> bool:
-    """A key directly above or below the dashes of a list."""
+    """Whether `one` is a key at the indentation of the list whose item is `line`."""
     return _has_dash(line) and not _has_dash(one) and _indent(one) == _indent(line)
 
 
@@ -269,7 +269,7 @@ def _moved(line: str, by: int) -> str:
 
 
 MAX_CHARACTERS = 4_000_000
-_MAX_DEPTH, _MAX_VALUES = 100, 500_000  # values with those that aliases repeat
+_MAX_DEPTH, _MAX_VALUES = 100, 500_000  # values after alias expansion
 _SEPARATOR = re.compile(r"---(?:\s.*)?")
 _MARK = re.compile(r"---[ \t]+(?=[^\s#])")
 _BARE = re.compile(r"---\s*(?:#.*)?")
@@ -283,16 +283,16 @@ RENDER = "render it first (helm template NAME CHART) and give what comes out wit
 
 @dataclass(slots=True)
 class Document:
-    """`head` and `tail` are lines around the body that never change."""
+    """One document of a stream. `head` and `tail`: lines around the body that never change."""
 
     file: str
     head: str
     body: str
     tail: str
     first_line: int
-    """Of the body, from 1."""
+    """Line of the body in the file, from 1."""
     content: Any = None
-    """A tree with comments; None: an empty document."""
+    """The tree, with comments; None: an empty document."""
     is_changed: bool = False
 
     @property
@@ -302,7 +302,7 @@ class Document:
         try:
             json.loads(self.body)
         except (ValueError, RecursionError):
-            return False  # a flow mapping of YAML
+            return False  # YAML in flow style
         return True
 
     def text(self) -> str:
@@ -319,7 +319,7 @@ class Document:
         return text if _means(text, self.content) else printed
 
     def lines(self) -> dict[Path, int]:
-        """The line of each key and each item in the file."""
+        """Line in the file of each key and each list item."""
         return {path: line + self.first_line for path, line in _lines(self.content, ())}
 
     def refusal(self, path: Path, problem: str) -> InputError:
@@ -358,7 +358,7 @@ class _Sink:
 
 
 def read(text: str, file: str) -> list[Document]:
-    """InputError, with the line, if it cannot be parsed."""
+    """Parse the documents of a file. Raises InputError with the line."""
     if len(text) > MAX_CHARACTERS:
         raise InputError(f"{file}: is too large for a manifest ({len(text)} characters)")
     documents = [_document(chunk, file, line) for chunk, line in _chunks(text)]
@@ -384,7 +384,7 @@ def new_document(content: Mapping[str, Any], file: str) -> Document:
 
 
 def _chunks(text: str) -> Iterator[tuple[str, int]]:
-    """Each document with its separator, and its first line."""
+    """Each document, including its separator, and the number of its first line."""
     lines: list[str] = []
     start = 1
     for number, line in enumerate(text.splitlines(keepends=True), 1):
@@ -399,7 +399,7 @@ def _chunks(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _is_directive(lines: list[str]) -> bool:
-    """`%YAML 1.2`: the separator after it begins the same document."""
+    """Whether the lines are a directive (`%YAML 1.2`), which belongs to the document after it."""
     return any(each.startswith("%") for each in lines) and all(map(_is_aside, lines))
 
 

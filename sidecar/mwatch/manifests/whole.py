@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Inject, uninject and the checks for a whole file: which objects are jobs, and their changes.
+"""Inject, uninject and checks for a whole file: select the jobs in it and change them.
 
-A Job or StatefulSet is often not training (data preparation, a database): among other jobs it is
-chosen only if it looks like training, or by name. A TrainJob cannot add a container, so its runtime
-must contain the sidecar. A runtime in the same file is changed; else a new runtime is written after
-the job, since a cluster's runtime is shared with other jobs. A PyTorchJob of several pods may get a
-Service (`services.py`).
+A Job or StatefulSet is often not a training job (data preparation, a database): among several jobs
+it is selected only if it looks like training, or by name. A TrainJob cannot add a container, so its
+runtime must contain the sidecar. A runtime in the same file is changed; otherwise a new runtime is
+added after the job, because a runtime of the cluster is shared with other jobs. A PyTorchJob with
+several pods may get a Service (`services.py`).
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ _MAX_RESTARTS = 3
 def inject_trainjob(
     job: JobObject, runtimes: Sequence[JobObject], request: InjectRequest
 ) -> tuple[list[str], Content | None]:
-    """Notes for the user, and a new runtime to write after the job. InputError, with the line."""
+    """Return notes for the user, and a new runtime, if needed, to add after the job. Raises
+    InputError with the line."""
     remove(job)
     for path, problem in unrendered(job.content):
         raise job.refuse(path, problem)
@@ -94,7 +95,7 @@ def _equip(
     mode: str,
     trainer: Tree,
 ) -> None:
-    """Add to the runtime's template; the prefix too if the command is the runtime's."""
+    """Add mwatch to the runtime's template; also the prefix if the runtime has the command."""
     remove(target)
     template = node_template(target.content)
     containers = [] if template is None else items(template.spec, "containers")
@@ -114,7 +115,7 @@ def _equip(
 
 
 def _new_runtime(job: JobObject, run: PodRun, mode: str) -> Content:
-    """Of the same kind as the runtime that the job refers to."""
+    """A runtime of the kind that the job refers to."""
     namespace = part(job.content, "metadata", "namespace")
     kind = str(part(job.content, *_REF, "kind") or kinds.RUNTIMES[1])
     is_inside = kind == kinds.RUNTIMES[0]
@@ -140,7 +141,7 @@ def _new_runtime(job: JobObject, run: PodRun, mode: str) -> Content:
         },
         "spec": {
             "mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": "auto"}},
-            # In mode act one pod that exits for a restart restarts all of them.
+            # In mode act, one pod that exits for a restart must restart the whole gang.
             "template": {"spec": {**(gang if mode == "act" else {}), "replicatedJobs": [node]}},
         },
     }
@@ -177,14 +178,14 @@ class ManifestResult(NamedTuple):
     text: str
     objects: tuple[Content, ...]
     jobs: tuple[str, ...]
-    """Changed jobs, such as `PyTorchJob/gpt`."""
+    """The changed jobs, such as `PyTorchJob/gpt`."""
     notes: tuple[str, ...]
 
 
 class Object(NamedTuple):
     document: Document
     path: Path
-    """Inside the document; not empty for items of a List."""
+    """Path inside the document; empty except for items of a List."""
     content: Content
 
     @property
@@ -202,7 +203,7 @@ class Object(NamedTuple):
 
 
 def inject_text(text: str, file: str, request: InjectRequest) -> ManifestResult:
-    """InputError, with file and line, if it cannot be done."""
+    """Add mwatch to the jobs of a file. Raises InputError with file and line."""
     image_reference.parse(request.image)
     documents = without_services(read(text, file), request.only)
     objects = list(_objects(documents))
@@ -213,7 +214,7 @@ def inject_text(text: str, file: str, request: InjectRequest) -> ManifestResult:
         if each.kind == kinds.TRAINJOB:
             others = [_job(one, objects) for one in runtimes]
             found, runtime = inject_trainjob(job, others, request)
-            if runtime is not None:  # it replaces the one that an earlier inject wrote
+            if runtime is not None:  # replaces the one of an earlier inject
                 name = _name(runtime)
                 documents = [one for one in documents if _runtime_name(one) != name]
                 documents.append(new_document(runtime, file))
@@ -223,7 +224,7 @@ def inject_text(text: str, file: str, request: InjectRequest) -> ManifestResult:
             found = inject(job, request)
         notes += [f"{each.title}: {note}" for note in found]
         each.document.is_changed = True
-    for each in reversed(chosen):  # an item of a List moves those behind it
+    for each in reversed(chosen):  # inserting into a List moves the later items
         service = service_of(each.content, request)
         if service is not None:
             documents = with_service(documents, each.document, each.path, service, file)
@@ -231,7 +232,7 @@ def inject_text(text: str, file: str, request: InjectRequest) -> ManifestResult:
 
 
 def uninject_text(text: str, file: str, only: Sequence[str] = ()) -> ManifestResult:
-    """Undo inject; a file without mwatch is not an error, but a note."""
+    """Undo inject; a file without mwatch yields a note, not an error."""
     documents = without_services(read(text, file), only)
     objects = list(_objects(documents))
     changed: list[str] = []
@@ -249,7 +250,7 @@ def uninject_text(text: str, file: str, only: Sequence[str] = ()) -> ManifestRes
 
 
 def workloads(text: str, file: str, container: str | None = None) -> list[Workload]:
-    """The jobs of a file, for the checks. InputError if it cannot be parsed."""
+    """The jobs of a file, for the checks. Raises InputError if it cannot be parsed."""
     documents = read(text, file)
     objects = list(_objects(documents))
     found: list[Workload] = []

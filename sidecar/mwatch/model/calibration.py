@@ -4,7 +4,7 @@
 
 Kept as JSON beside the checkpoints, per layout, with a few dozen newest durations of each kind. A
 deadline is a robust quantile times a factor, between a floor and a ceiling; without data it is a
-documented default. A job that was slow from the beginning looks usual.
+documented default. If a job is slow from the beginning, that speed is taken as usual.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Sample:
         self.maxlen = maxlen
         self._newest: deque[float] = deque(maxlen=maxlen)
         self._ordered: list[float] | None = None
-        """None: values were added since the last sort."""
+        """The sorted values; None: values were added since the last sort."""
         self.extend(values)
 
     def __len__(self) -> int:
@@ -74,21 +74,21 @@ class Sample:
         self.extend(values)
 
     def quantile(self, share: float) -> float | None:
-        """Interpolate linearly; None for an empty sample."""
+        """Return a quantile, linearly interpolated; None for an empty sample."""
         return self._at(share * (len(self._newest) - 1))
 
     def median(self) -> float | None:
         return self.quantile(0.5)
 
     def spread(self) -> float:
-        """Median distance from the median as a standard deviation; 0 for an empty sample."""
+        """Return the median absolute deviation, scaled to a standard deviation; 0 if empty."""
         middle = self.median()
         if middle is None or self._ordered is None:
             return 0.0
         return MAD_TO_SIGMA * median([abs(value - middle) for value in self._ordered])
 
     def quantile_without_outliers(self, share: float, outliers: int) -> float | None:
-        """Ignore at most `outliers` of the largest values, and no more than a tenth."""
+        """Return a quantile without the largest `outliers` values, at most a tenth of all."""
         last = len(self._newest) - 1
         return self._at(min(share * last, last - min(outliers, len(self._newest) // 10)))
 
@@ -110,10 +110,10 @@ MAX_SHAPES = 8  # layouts that are kept: an elastic job returns to earlier sizes
 _FEW_LINES = 3  # enough if each is the mean of many steps
 _MANY_ITERATIONS = 100
 _SOME_LINES = 8
-_UPDATE_LINES = 16  # then only now and then: computing the spread is expensive
+_UPDATE_LINES = 16  # from here on only every so many lines: computing the spread is expensive
 _SLOW_RATIO = SlowSettings().ratio
 ALIKE = 1.04
-"""Times the shortest step; less than any excess that counts as slow."""
+"""Steps up to this many times the shortest are alike: the excess is less than any slow one."""
 _SIGMAS = 4.0
 _MAX_SECONDS = 30 * 86400.0
 _OUTLIERS = 3  # an occasional storage stall must not stretch the deadline for hours
@@ -129,18 +129,19 @@ class Calibration:
     durations: dict[DeadlineSlot, Sample] = field(default_factory=_durations)
     """Seconds of each finished phase; TRAINING: seconds between iteration lines."""
     steps: Sample = field(default_factory=lambda: Sample(MAX_STEPS))
-    """Seconds of one step by each line, without first steps of a process."""
+    """Seconds of one step, one value per line, without the first step of a process."""
     rises: Sample = field(default_factory=lambda: Sample(MAX_STEPS))
-    """Seconds between two iterations by the probe: a line of 100 steps hides its slowest one."""
+    """Seconds between two iterations, by the probe: a line of 100 steps hides its slowest one."""
     recomputed: Sample = field(default_factory=lambda: Sample(MAX_DURATIONS))
     """Seconds that each resume spent on repeated iterations."""
     recent: Sample = field(default_factory=lambda: Sample(MAX_RECENT))
-    """Steps at the current batch size, without slow ones: a job that stays slow is not usual."""
-    recent_iterations: int = 0  # that the recent and earlier lines cover
+    """Seconds of steps at the current batch size, without slow ones: lasting slowness must not
+    become the usual speed."""
+    recent_iterations: int = 0  # covered by the recent and earlier lines
     _recent_lines: int = 0
     best_step: float | None = None  # median of `recent`; None: too few
     best_spread: float = 0.0
-    batch_size: int | None = None  # of the learnt times
+    batch_size: int | None = None  # that the learnt times are for
     log_interval: int | None = None
     seen: tuple[object, ...] = ()  # what had happened by the last line; not stored
     disturbed: int = 0  # lines in a row with a save or an evaluation inside; not stored
@@ -169,13 +170,13 @@ class Calibration:
 
     @property
     def lines_until_update(self) -> int:
-        """How many lines may be learnt before one that may change `best_step`."""
+        """How many lines can be learnt before one that may change `best_step`."""
         is_settled = len(self.recent) >= _UPDATE_LINES
         return _UPDATE_LINES - 1 - self._recent_lines % _UPDATE_LINES if is_settled else 0
 
     def are_alike(self, seconds: Sequence[float]) -> bool:
-        """Whether these lines and the recent ones are so near each other that none is slow beside
-        the usual step, before or after any of them is learnt."""
+        """Whether these lines and the recent ones are so similar that none of them is slow compared
+        with the usual step, before or after any of them is learnt."""
         if self.best_step is None or len(self.recent) < _UPDATE_LINES or not seconds:
             return False
         known = [self.best_step, *self.recent, min(seconds), max(seconds)]
@@ -186,7 +187,7 @@ class Calibration:
     def learn_steps(
         self, seconds: Sequence[float], iterations: Sequence[int], *, is_alike: bool = False
     ) -> None:
-        """Like `learn_step` of each line. `is_alike`: they are known to be `are_alike`."""
+        """Do the same as `learn_step` for each line. `is_alike`: `are_alike` is known to hold."""
         if len(seconds) <= self.lines_until_update:
             self._learn_few(seconds, iterations)
         elif is_alike or self.are_alike(seconds):
@@ -196,7 +197,7 @@ class Calibration:
                 self.learn_step(each, count)
 
     def _learn_few(self, seconds: Sequence[float], iterations: Sequence[int]) -> None:
-        """Lines after which `best_step` stays as it is."""
+        """Learn lines too few to update `best_step`."""
         self.steps.extend([each for each in seconds if 0 < each <= _MAX_SECONDS])
         best = self.best_step
         limit = min(_MAX_SECONDS, math.inf if best is None else self.slow_above(best))
@@ -206,7 +207,7 @@ class Calibration:
         self._recent_lines += sum(usual)
 
     def _learn_alike(self, seconds: Sequence[float], iterations: Sequence[int]) -> None:
-        """All are usual, so only the last update of `best_step` leaves a trace."""
+        """Learn lines that are all usual, so only the last update of `best_step` matters."""
         before, self._recent_lines = self._recent_lines, self._recent_lines + len(seconds)
         updated = self._recent_lines // _UPDATE_LINES * _UPDATE_LINES - before
         self.steps.extend(seconds)
@@ -218,21 +219,21 @@ class Calibration:
     def learn_longer(
         self, slot: DeadlineSlot, seconds: Sequence[float], others: Sequence[float]
     ) -> None:
-        """Like `learn` of the longer one of each pair."""
+        """Do the same as `learn` for the larger value of each pair."""
         newest = list(map(max, seconds[-MAX_DURATIONS:], others[-MAX_DURATIONS:]))
         if not all(0 <= each <= _MAX_SECONDS for each in newest):
             newest = [each for each in map(max, seconds, others) if 0 <= each <= _MAX_SECONDS]
         self.durations[slot].extend(newest)
 
     def slow_above(self, usual: float) -> float:
-        """Seconds of a step; less may be chance."""
+        """Return the seconds above which a step is slow; less may be chance."""
         return max(_SLOW_RATIO * usual, usual + _SIGMAS * self.best_spread)
 
     def step_median(self) -> float | None:
         return self.steps.median()
 
     def usual_step(self) -> float | None:
-        """Seconds of one step at the current batch size."""
+        """Return the seconds of one step at the current batch size; None: unknown."""
         return self.best_step or self.recent.median() or self.steps.median()
 
     def step_p99(self) -> float | None:
@@ -243,7 +244,7 @@ class Calibration:
         return max((each for each in known if each is not None), default=None)
 
     def deadline(self, slot: DeadlineSlot, settings: Settings) -> float:
-        """Seconds after which this phase counts as stalled."""
+        """Return the seconds after which this phase counts as stalled."""
         rule: DeadlineSettings = settings.deadlines.of(slot)
         seen = self.durations[slot].quantile(settings.deadlines.quantile)
         if seen is None:
@@ -251,8 +252,10 @@ class Calibration:
         return min(max(seen * rule.factor, rule.floor_seconds), rule.ceiling_seconds)
 
     def restart_cost(self, settings: Settings) -> float:
-        """Seconds that a restart costs: start, load, first step, recomputed steps. A job without a
-        first step so far uses the default."""
+        """Return the seconds that a restart costs: start, load, first step, recomputed steps.
+
+        A job without a first step so far uses the default as the minimum.
+        """
         slots = (DeadlineSlot.LOADING, DeadlineSlot.FIRST_STEP)
         cost = sum(self.durations[slot].median() or 0.0 for slot in slots)
         cost += self._start_seconds() + (self.recomputed.median() or 0.0)
@@ -261,14 +264,17 @@ class Calibration:
         return max(cost, settings.act.min_restart_cost_seconds)
 
     def _start_seconds(self) -> float:
-        """A start that loads has two parts, before and after; each was learnt by itself."""
+        """Return the usual seconds of a start.
+
+        A start with a load has two parts, before and after it, which were learnt separately.
+        """
         parts = self.durations[DeadlineSlot.STARTING]
         starts = len(self.durations[DeadlineSlot.FIRST_STEP])
         each = round(len(parts) / starts) if starts else 1
         return max(1, each) * (parts.median() or 0.0)
 
     def resize_batch(self, batch_size: int) -> None:
-        """Scale the times up with a larger batch; those of a smaller one are learnt again."""
+        """Scale the times up for a larger batch; for a smaller one they are learnt again."""
         if self.batch_size is not None and batch_size != self.batch_size:
             growth = max(1.0, batch_size / self.batch_size)
             for sample in (self.steps, self.rises, self.durations[DeadlineSlot.TRAINING]):
@@ -284,8 +290,10 @@ class Calibration:
         self.log_interval = log_interval
 
     def in_layout(self, key: str) -> Calibration:
-        """Return what is known of a layout; a key that only adds detail (`tp=?`, then `tp=2`) is
-        the same."""
+        """Return the calibration of a layout.
+
+        A key that only adds detail (`tp=?`, then `tp=2`) is of the same layout.
+        """
         if not self.key or key == self.key or _says_more(key, self.key):
             self.key = key
             self.others.pop(key, None)

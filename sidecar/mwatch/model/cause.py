@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What can be said of a run in one word: that it is well, or why it is not.
+"""The causes: one word for the state of a run, which is healthy or has a specific problem.
 
-`runbooks/` has the pages that explain them, and `decide.policy` says what is done about each.
+The pages in `runbooks/` explain them, and `decide.policy` has the action for each.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What checks of a training job read and give: a workload as a manifest has it, a running job as
-the cluster shows it, a check, and its outcome.
+"""Inputs and results of the checks of a training job: a workload from a manifest, a running job
+from the cluster, a check, and its outcome.
 
-Of a manifest only the text is known: an argument that a script reads from elsewhere is missing, and
+Only the text of a manifest is known: an argument that a script reads from elsewhere is missing, and
 a value that a shell computes (`$X`) is known only if the manifest sets it.
 """
 
@@ -46,7 +46,7 @@ class Replica:
     environment: Mapping[str, str] = field(default_factory=dict)  # literal values of the container
     words: tuple[str, ...] = ()  # command and arguments, without the mwatch prefix
     scripts: tuple[str, ...] = ()
-    """The text that a shell gets, and each script of the same file that it calls."""
+    """The text that is passed to a shell, and each script in the same file that it calls."""
     arguments: Mapping[str, str | None] = field(default_factory=dict)
     """The trainer's flags by name; None: without a value, or the value is not known."""
     is_wrapped: bool = False
@@ -84,7 +84,7 @@ class Workload:
 
     @property
     def pods(self) -> int | None:
-        """None: one count is not known."""
+        """Number of pods; None: the count of a replica is not known."""
         counts = [each.count for each in self.replicas]
         return None if None in counts or not counts else sum(each or 0 for each in counts)
 
@@ -118,7 +118,7 @@ class Claim(NamedTuple):
 
 
 class JobProgress(NamedTuple):
-    """Progress by logs and sidecars."""
+    """Progress of a running job, from logs and sidecars."""
 
     iteration: int | None = None
     total_iterations: int | None = None
@@ -145,7 +145,7 @@ class Running:
     pods: Mapping[str, PodFacts] = field(default_factory=dict)  # by pod whose sidecar answered
     stored: StoredCheckpoints | None = None
     arguments: Mapping[str, str | None] = field(default_factory=dict)
-    """Of the running trainer: by its command line, or as printed."""
+    """Arguments of the running trainer: from its command line, or as printed."""
     lists: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Arguments with several values: the data paths."""
     claims: tuple[Claim, ...] | None = None
@@ -165,7 +165,7 @@ class CheckLevel(StrEnum):
 
 
 class CheckHit(NamedTuple):
-    """What a check yields; its name and level come from the check."""
+    """A problem that a check found; its name and level come from the check."""
 
     path: Path  # in the manifest
     what: str

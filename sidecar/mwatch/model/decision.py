@@ -23,11 +23,14 @@ class Action(StrEnum):
 CHOSEN_BY_TRAINER = (
     "mwatch knows no checkpoint of this run, so the trainer picks one, as at any start"
 )
-"""Why no checkpoint is named: there may be one, and the trainer loads what its tracker names."""
+"""The reason if no checkpoint is known: the trainer loads the one in its tracker file, if any."""
 
 
 def describe_action(action: Action, resume_from: int | None, why: str = "") -> str:
-    """As an infinitive: `restart from checkpoint 40`. `why`: the reason for that checkpoint."""
+    """Return the action as an infinitive: `restart from checkpoint 40`.
+
+    `why`: the reason for that checkpoint.
+    """
     if action is Action.NONE:
         return "do nothing"
     if action is Action.STOP:
@@ -54,9 +57,9 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`action` is to be taken at `act_at`, and may be withdrawn before.
+    """An action to be taken at `act_at`, which may be withdrawn before then.
 
-    NONE with a finding: no action, and `reason` says why.
+    NONE with a finding: no action, for the reason in `reason`.
     """
 
     action: Action
@@ -72,7 +75,7 @@ class Decision:
     avoid_node: bool = False
     spends_budget: bool = True
     proposal: str | None = None  # for a person, such as a flag to add
-    is_advice: bool = False  # for a person: mwatch itself would not act on what a log alone shows
+    is_advice: bool = False  # for a person: mwatch itself does not act on a log alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class Act:
     iteration: int | None = None  # the furthest iteration of the attempt
     spends_budget: bool = True
     first_bad: int | None = None
-    """Of a rollback: the first iteration with bad numbers; None: not a rollback."""
+    """The first iteration with bad numbers, for a rollback; None: not a rollback."""
     quarantine_from: int | None = None
 
 

@@ -105,7 +105,7 @@ class Checkpoint(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A line that matches an entry of the fault catalogue; `role` is that entry's."""
+    """A line that matches an entry of the fault catalogue; `role` is the role of that entry."""
 
     id: str
     node: str | None
@@ -181,7 +181,7 @@ class Straggler(NamedTuple):
 
 
 class Exit(NamedTuple):
-    """The trainer prints that it stops, and why."""
+    """A line with which the trainer reports that it stops, and why."""
 
     reason: str
     iteration: int | None
@@ -193,7 +193,7 @@ class Exit(NamedTuple):
 
 
 ASKED_EXITS = frozenset({"interval", "duration", "evaluation-time-limit"})
-"""exits that the user configured"""
+"""Reasons of exits that the user configured."""
 
 
 class Arguments(NamedTuple):
@@ -249,7 +249,7 @@ def event_name(kind: type[Event]) -> str:
 class StepLines:
     """Many iteration lines, in columns; none is the first of its process."""
 
-    steady: Iteration  # what all lines share; other fields mean nothing
+    steady: Iteration  # values that all lines share; its other fields are meaningless
     iterations: Sequence[int]  # each larger than the one before by `covers`
     covers: Sequence[int]
     numbers: Sequence[int]  # of the lines in the file
@@ -257,7 +257,7 @@ class StepLines:
     losses: Mapping[str, Sequence[float]]
     extra: Mapping[str, Sequence[float]]
     varying: Mapping[str, Sequence[float]]
-    """By field of `Iteration`: values that differ between lines."""
+    """Values that differ between lines, by field of `Iteration`."""
     _steady_columns: dict[str, Sequence[float]] = field(default_factory=dict, init=False)
 
     def __len__(self) -> int:
@@ -293,7 +293,7 @@ class StepLines:
         return (self.stamps or b"").decode("ascii").splitlines()
 
     def column(self, name: str) -> Sequence[float] | None:
-        """None: these lines do not print it."""
+        """Return the values of a field; None: these lines do not print it."""
         values = self.varying.get(name) or self._steady_columns.get(name)
         if values is None and (value := getattr(self.steady, name)) is not None:
             values = self._steady_columns[name] = [value] * len(self)
@@ -301,12 +301,12 @@ class StepLines:
 
     @cached_property
     def seconds(self) -> Sequence[float]:
-        """Of one iteration; empty: these lines do not print it."""
+        """Seconds of one iteration, by line; empty: these lines do not print it."""
         return [each / 1000.0 for each in self.column("elapsed_ms") or ()]
 
     def first_bad(self, begin: int) -> int:
-        """The first line from `begin` on with a loss that is not finite, or with a skipped
-        iteration; else the number of lines."""
+        """Return the first line from `begin` on that has a non-finite loss or a skipped iteration;
+        if there is none, the number of lines."""
         place = bisect_left(self._bad, begin)
         return self._bad[place] if place < len(self._bad) else len(self)
 

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One entry of the fault catalogue: what a message means and what fixes it.
 
-An entry never says what to *do* with a job; `role` says how much a line may be blamed. A
-collective timeout is a `cascade`: the rank that prints it is usually a victim.
+An entry never decides about the action on a job. `role` shows whether a line may be the root cause:
+a collective timeout is a `cascade`, because the rank that prints it is usually a victim.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RestartHelps(StrEnum):
 class AvoidNode(StrEnum):
     YES = "yes"
     NO = "no"
-    REPEAT = "repeat"  # when it comes back on the same GPU within a day
+    REPEAT = "repeat"  # if it recurs on the same GPU within a day
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class CatalogueEntry:
     source: str
     examples: tuple[str, ...]
     xid: int | None
-    cause: Cause | None  # None: that of its family, the runbook
+    cause: Cause | None  # None: that of its family, by `runbook`
     origin: str  # `file:line` of the entry, for error messages and `mwatch faults ID`
 
     @property

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_EVIDENCE = 8
 LOG_END = "log_end"
-"""Name of what is found at the end of a recorded log. No detector of a live job has it."""
+"""Detector name of findings at the end of a recorded log. No detector of a live job has it."""
 
 
 class Severity(StrEnum):
@@ -44,7 +44,7 @@ class CulpritState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Culprit:
-    """None: unknown. ALL_EQUAL has no rank: no single culprit."""
+    """The rank, pod or node at fault; None: unknown. ALL_EQUAL means there is no single culprit."""
 
     rank: int | None = None
     state: CulpritState | None = None
@@ -54,11 +54,11 @@ class Culprit:
     gpu_uuid: str | None = None
     xid: int | None = None
     place: str | None = None  # where its code stands: `pretrain.py:32 in train_step`
-    file: str | None = None  # that shows it, where several were read and the pod is unknown
+    file: str | None = None  # the log that shows it, if several were read and the pod is unknown
 
     def label(self, between: str) -> str | None:
-        """`rank 3 (tp 1 pp 0), pod worker-1, node a-17: behind, at train.py:32 in step`; `between`
-        separates the coordinates. None: no culprit is known."""
+        """Return a text such as `rank 3 (tp 1 pp 0), pod worker-1, node a-17: behind, at
+        train.py:32 in step`; None: no culprit is known. `between` separates the coordinates."""
         places = between.join(f"{name} {value}" for name, value in self.coordinates.items())
         parts = [
             None if self.rank is None else f"rank {self.rank}" + f" ({places})" * bool(places),
@@ -98,14 +98,14 @@ class Finding:
     is_guess: bool = False
     """The silence exceeds a limit that is a guess: too little is known of this job's pace."""
     may_take_seconds: float = 0.0
-    """Of an evaluation or a save that is due here: if the line before it was lost, it looks like a
-    stall."""
-    comes_again: bool = False  # a restart meets the same again
+    """Duration of an evaluation or a save that is due here, which looks like a stall if the line
+    before it was lost."""
+    comes_again: bool = False  # the same happens again after a restart
     fault: str | None = None  # catalogue entry of the root cause
     fingerprint: str = ""
     """Equal for the same problem in another attempt: no numbers, ranks or times."""
     stacks: tuple[StackGroup, ...] = ()  # where all ranks stand, the largest group first
-    next_step: str = ""  # for a person, where it is more precise than that of the cause
+    next_step: str = ""  # advice for a person, if it is more precise than that of the cause
 
 
 class Detector(NamedTuple):

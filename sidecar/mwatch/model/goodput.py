@@ -22,7 +22,7 @@ class Spent(StrEnum):
     QUEUED = "queued"
     STARTING = "starting"
     LOADING = "loading"
-    FIRST_STEP = "first_step"  # what the first step of a process takes above a usual one
+    FIRST_STEP = "first_step"  # the excess of a process's first step over a usual one
     TRAINING = "training"  # the only good part: sound iterations, not repeated, at usual speed
     SAVING = "saving"
     EVALUATING = "evaluating"
@@ -32,7 +32,7 @@ class Spent(StrEnum):
     RESTARTING = "restarting"  # from the end of an attempt, or its error, to the next one
     RECOMPUTED = "recomputed"  # iterations that an earlier attempt had done
     BAD_STEPS = "bad_steps"  # iterations with a NaN or infinite loss, or a skipped update
-    SLOW = "slow"  # what steps took above the usual
+    SLOW = "slow"  # the excess of slow steps over the usual step
     IDLE = "idle"  # unexplained, or after training was done
 
 
@@ -47,7 +47,7 @@ def nothing() -> Parts:
 class TimeSpent:
     seconds: Mapping[Spent, float] = field(default_factory=nothing)
     gpu_seconds: Mapping[Spent, float] = field(default_factory=nothing)
-    """Weighted by the world size that was known then; 1 while none was ever known."""
+    """Weighted by the world size known at the time; 1 if none was ever known."""
 
     @property
     def wall_seconds(self) -> float:
@@ -60,7 +60,7 @@ class TimeSpent:
         return self.seconds[Spent.TRAINING] / wall if wall > 0 else None
 
     def raised(self, highest: MonotonicCounters, job: str = "") -> Parts:
-        """The seconds as counters, which do not fall when time is reclassified."""
+        """Return the seconds as counters, which never decrease when time is reclassified."""
         return {spent: highest.raised(job, spent, each) for spent, each in self.seconds.items()}
 
 
@@ -79,7 +79,7 @@ class BookedStall(NamedTuple):
 
 
 class Head(NamedTuple):
-    """A phase that ended because steps were done: a line of the same moment has their time."""
+    """A phase that ended because steps were done; a line at the same time includes that phase."""
 
     spent: Spent
     ended_at: float
@@ -97,7 +97,7 @@ class Unjudged(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """Steps classified by a guess after few lines: the moves are undone once the pace is known."""
+    """Steps classified by a guess after few lines; the moves are undone once the pace is known."""
 
     steps: list[Unjudged]
     moved: list[tuple[Spent, Spent, float]]
@@ -138,8 +138,8 @@ class StepPace:
     newest_seconds: float | None = None
     interval: int | None = None  # iterations from line to line
     owed: float = 0.0
-    """Printed seconds of steps that had no room since the line before: stamps are cut to seconds,
-    and lines wait in buffers."""
+    """Printed seconds of steps in excess of the time since the line before: timestamps are cut to
+    seconds, and lines wait in buffers."""
     furthest: float = 0.0  # iteration reached by sound steps, by lines or by time
     redone_until: float = 0.0  # iterations up to here were done by earlier attempts
     unjudged: list[Unjudged] = field(default_factory=list)  # bounded; the rest stays as booked
@@ -153,7 +153,7 @@ class StepPace:
     slow_lines: int = 0
     slow_iterations: float = 0
     is_slow: bool = False  # the last line was slow
-    slow_seconds: float = 0.0  # of lines in a row that may begin a slow time, or be chance
+    slow_seconds: float = 0.0  # of consecutive lines that may begin a slow period, or be chance
 
     def start_over(self) -> None:
         """Forget what belongs to the last attempt."""
@@ -168,19 +168,19 @@ class StepPace:
 class GoodputLedger:
     started_at: float | None = None
     booked: Parts = field(default_factory=nothing)
-    """Time up to `booked_at`; late lines and later judgements move a little of it."""
+    """Time up to `booked_at`; late lines and later reclassification move a little of it."""
     booked_gpu: Parts = field(default_factory=nothing)
     booked_at: float = 0.0
     world_size: int | None = None
-    is_closed: bool = False  # The attempt is over, and the next has not begun
-    is_over: bool = False  # Training is done: from here on no time passes for the job
+    is_closed: bool = False  # the attempt is over, and the next has not begun
+    is_over: bool = False  # training is done: later time counts only if another attempt starts
     open: Open = field(default_factory=Open)
     pace: StepPace = field(default_factory=StepPace)
     slow_ratio: float = SlowSettings().ratio
 
     @property
     def guessed_seconds(self) -> float:
-        """Seconds attributed by estimate: few lines have shown the pace yet."""
+        """Seconds attributed by estimate, because too few lines have shown the pace yet."""
         return sum(each.seconds for each in self.pace.guess.steps) if self.pace.guess else 0.0
 
     def begin(self, at: float) -> None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The record of one incident: what was wrong, the culprit, the action and the cost.
+"""The record of one incident: the fault, the culprit, the action and the cost.
 
 One JSON object, kept beside the checkpoints and in the ledger. Unknown keys are ignored and missing
 ones have defaults, so records of older and newer releases are readable.
@@ -30,7 +30,7 @@ _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-a[0-9]{1,9}-[a-z-]{1,40}(?:-[0-9]{1,6})?",
 
 
 class IncidentStage(StrEnum):
-    """How far an incident is; people are notified of each stage once."""
+    """The stage of an incident; people are notified of each stage once."""
 
     OPENED = "opened"
     ACTED = "acted"
@@ -81,9 +81,9 @@ class IncidentRecord:
     resume_reason: str = ""
     times: IncidentTimes = field(default_factory=IncidentTimes)
     evidence: SavedEvidence | None = None
-    lost_iterations: int | None = None  # done before, and to be repeated
+    lost_iterations: int | None = None  # done before the restart, and to be repeated
     gpu_seconds: float | None = None  # from the fault to the first new iteration, times the ranks
-    stacks: tuple[StackGroup, ...] = ()  # where all ranks stood
+    stacks: tuple[StackGroup, ...] = ()  # where the main threads of all ranks were
 
     def with_outcome(
         self, times: IncidentTimes, *, world_size: int | None, lost_iterations: int | None
@@ -101,7 +101,7 @@ def incident_id(at: float, attempt: int, cause: Cause, taken: Container[str] = (
 
 
 def bundle_id(at: float, attempt: int, word: str, taken: Container[str] = ()) -> str:
-    """Also for evidence that was requested without an incident."""
+    """Return a unique folder name, also for evidence that was requested without an incident."""
     moment = datetime.fromtimestamp(min(max(at, 0.0), _LAST_SECOND), UTC)
     name = f"{moment:%Y%m%dT%H%M%SZ}-a{attempt}-{word}"
     number = 1

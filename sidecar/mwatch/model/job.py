@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a job: built by `state`, read by detectors and decisions.
 
-Everything is bounded. What belongs to one attempt ends with it; checkpoints, the timeline,
-calibration, the goodput ledger and earlier printed steps survive it. Only `state` changes these
-objects.
+All collections are bounded. The state of an attempt ends with it; checkpoints, the timeline,
+calibration, the goodput ledger and earlier printed steps are kept across attempts. Only `state`
+changes these objects.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OF_PROCESSES = (SignSource.PROCESS, SignSource.CPU_TIME)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Shape and schedule of a job, by its argument block or its probe; None: not known yet."""
+    """Shape and schedule of a job, from its argument block or its probe; None: not known yet."""
 
     world_size: int | None = None
     tensor: int | None = None
@@ -62,7 +62,10 @@ class Layout:
         return "world={} tp={} pp={} cp={} ep={}".format(*("?" if p is None else p for p in parts))
 
     def coordinates(self, rank: int | None) -> dict[str, int]:
-        """By Megatron's default order tp-cp-ep-dp-pp; empty if rank or layout are not known."""
+        """Return the parallel coordinates of a rank, in Megatron's default order tp-cp-ep-dp-pp.
+
+        Empty if the rank or the layout is not known.
+        """
         if rank is None or not self.world_size or not 0 <= rank < self.world_size:
             return {}
         tensor, context = self.tensor or 1, self.context or 1
@@ -91,11 +94,11 @@ class FaultSeen(NamedTuple):
     stream: str
     fault: Fault
     entry: CatalogueEntry | None
-    """None: an id that the catalogue does not have (an older or newer sidecar)."""
+    """None: the id is not in this catalogue; it is from an older or newer sidecar."""
 
     @property
     def is_root(self) -> bool:
-        """Whether it may be the cause of what followed."""
+        """Whether it may be the cause of later faults."""
         return self.entry is not None and self.entry.role is Role.ROOT
 
 
@@ -115,7 +118,7 @@ class ProcessGone(NamedTuple):
     at: float
     stream: str
     exit: ProcessExit
-    is_printed: bool = False  # only a line says so
+    is_printed: bool = False  # only a log line reports it
 
 
 @dataclass(slots=True)
@@ -124,7 +127,7 @@ class SignSeen:
     stream: str
     sign: Sign
     first_at: float | None = None
-    """Since when this witness reports the same state without interruption; None: `at`."""
+    """When this witness began to report the same state without interruption; None: at `at`."""
 
     @property
     def since(self) -> float:
@@ -157,7 +160,7 @@ class Save:
     iteration: int | None
     began_at: float
     is_async: bool
-    queued_at: float | None = None  # an asynchronous save was queued: training goes on
+    queued_at: float | None = None  # when an asynchronous save was queued, and training went on
     is_first: bool = False
     file: str = ""
     line: int = 0
@@ -166,9 +169,9 @@ class Save:
 @dataclass(slots=True)
 class PrintedEnd:
     stream: str
-    phase: JobPhase  # before it
+    phase: JobPhase  # before the end
     phase_since: float
-    ledger: GoodputLedger  # before it
+    ledger: GoodputLedger  # before the end
     lines_after: int = 0
 
 
@@ -181,15 +184,15 @@ class Attempt:
     started_at: float
     late_seconds: float = 0.0  # how long before `started_at` its command was started, unobserved
     is_numbered: bool = False
-    """Numbered by the wrapper or the controller; else counted from the log."""
+    """True: the wrapper or the controller gave the number. False: counted from the log."""
     phase: JobPhase = JobPhase.STARTING
     phase_since: float = 0.0
     first_iteration: int | None = None  # the first iteration of this attempt
-    iteration: int | None = None  # the last one it is known to have finished
+    iteration: int | None = None  # the last one that is known to be finished
     progress_at: float = 0.0  # when the iteration last rose or the phase last changed
     line_at: float | None = None  # when the last iteration line came
     best_before: int | None = None
-    """The furthest iteration of earlier attempts: up to there it repeats."""
+    """The furthest iteration of earlier attempts; up to it this attempt repeats work."""
     resumed_from: int | None = None
     load: LoadState = "unknown"
     load_iteration: int | None = None  # the checkpoint that it tried to load
@@ -202,20 +205,20 @@ class Attempt:
     dropped: int = 0
     exit: ExitSeen | None = None  # the trainer printed that it exits
     is_done: bool = False  # `[after training is done]`, or the last iteration was reached
-    is_done_by_process: bool = False  # a launcher reports that a process left with 0
-    gone: dict[str, ProcessGone] = field(default_factory=dict)  # by stream: its command has ended
+    is_done_by_process: bool = False  # a launcher reported that a process exited with 0
+    gone: dict[str, ProcessGone] = field(default_factory=dict)  # ended commands, by stream
     ranks: dict[int, RankState] = field(default_factory=dict)
     unreachable: set[str] = field(default_factory=set)
     """Streams that cannot be reached: the state of their ranks is unknown."""
     signs: dict[tuple[SignSource, int | None, str], SignSeen] = field(default_factory=dict)
     """Newest report by source, rank and stream."""
     moved_at: dict[tuple[SignSource, int | None, str], float] = field(default_factory=dict)
-    """When each of these that reports something else now last reported that something moves."""
+    """The last time of MOVING, for each of these witnesses that reports another state now."""
     released_at: float = 0.0
-    """When a person last let go of it: a debugger left, or a stopped command was continued."""
+    """When a person last released a process: detached a debugger or continued a stopped command."""
     stacks: dict[int, StackSeen] = field(default_factory=dict)
     """Newest dump by rank."""
-    save: Save | None = None  # begun, and neither ended nor failed
+    save: Save | None = None  # a save that has begun, and has neither ended nor failed
     saves_done: int = 0
     last_save_at: float | None = None
     skipped: int = 0  # without double counts, as `nan`
@@ -234,16 +237,16 @@ class Attempt:
     """After which iterations a save or an evaluation was observed."""
     aside_count: int = 0
     probed_asides: set[JobPhase] = field(default_factory=set)
-    """Of SAVING and EVALUATING, those that the probe has shown: it will show them again."""
+    """Those of SAVING and EVALUATING that the probe has shown, and so will show again."""
     bad_validation_at: int | None = None  # iteration of the first validation with NaN or infinity
     ended_at: float | None = None
     printed_end: PrintedEnd | None = None
-    """Only printed text says that the attempt is over: training that goes on takes it back."""
+    """Set if only printed text reports the end; it is reverted if training goes on."""
     streams: set[str] = field(default_factory=set)  # streams that took part in this attempt
 
     @property
     def began_at(self) -> float:
-        """Files written before this time are not of this attempt."""
+        """When the attempt began: files written before this time are not from it."""
         return self.started_at - self.late_seconds
 
     @property
@@ -253,12 +256,12 @@ class Attempt:
 
     @property
     def waits_since(self) -> float:
-        """The last progress, or later when a person last let go of the run."""
+        """The last progress, or the time when a person last released the run, if that is later."""
         return max(self.last_progress, self.released_at)
 
     @property
     def ended_itself(self) -> bool:
-        """All of its processes left with 0, and nothing printed or known says why."""
+        """Whether all of its processes exited with 0 and no reason is printed or known."""
         ends = [gone.exit for gone in self.gone.values()]
         is_good = all(end.exit_code == 0 and not end.signal and not end.reason for end in ends)
         is_whole = bool(ends) and self.streams <= self.gone.keys()
@@ -266,13 +269,13 @@ class Attempt:
 
     @property
     def is_finished(self) -> bool:
-        """Done and saved: an exit while the last save is open loses that save."""
+        """Whether training is done and saved: an exit during the last save loses that save."""
         return self.is_done and self.save is None
 
 
 @dataclass(slots=True)
 class KnownCheckpoint:
-    """By the log (saved, deleted), and by the folder if it is readable."""
+    """A checkpoint known from the log (saved, deleted), and from the folder if it is readable."""
 
     iteration: int
     saved_at: float | None = None  # when the log reported the save
@@ -292,7 +295,7 @@ class KnownCheckpoint:
 
     @property
     def made_at(self) -> float | None:
-        """When it was written; the folder is more exact than the log."""
+        """When it was written: by the folder if known, which is more exact than the log."""
         return self.saved_at if self.written_at is None else self.written_at
 
 
@@ -307,26 +310,26 @@ class Stream:
     """One pod's view."""
 
     name: str
-    attempt: int = 0  # the attempt it takes part in; events of a stream that lags are late
+    attempt: int = 0  # the attempt it takes part in; if that is an earlier one, its events are late
     last_iteration: int | None = None
     last_stamp: str | None = None  # the time that its last iteration line printed
-    has_quoted: bool = False  # lines of another run since then
+    has_quoted: bool = False  # it has printed lines of another run since that line
     last_at: float | None = None
     prints_iterations: bool = False
     prints_checkpoints: bool = False
     has_wrapper: bool = False
-    """A wrapper started its command and will report the end: printed text proves none."""
+    """A wrapper started its command and will report the end, so printed text does not prove one."""
     printed_at_start: set[str] = field(default_factory=set)
-    """What of the lines that a process prints once, as it starts, came in this attempt."""
+    """Kinds of lines printed once per process start that were printed in this attempt."""
     confirmed: ConfirmedSigns | None = field(default=None, compare=False, repr=False)
 
 
 class ConfirmedSigns(NamedTuple):
-    """The reports of a pod's witnesses that its last answer has only confirmed; see `state`."""
+    """Reports of a pod's witnesses that its last snapshot only confirmed; see `state.steady`."""
 
     signs: Sequence[Observed]
     seen: Sequence[SignSeen]
-    """Where `Attempt.signs` keeps each of them."""
+    """The entry of each report in `Attempt.signs`."""
     attempt: int
 
 
@@ -349,21 +352,21 @@ class Job:
     sources: dict[Source, SourceStatus] = field(default_factory=dict)
     streams: dict[str, Stream] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    """Streams that are files of a recording, with their names: which pod wrote them is unknown."""
+    """File names of streams that are files of a recording, whose pods are unknown."""
     has_started: bool = False  # anything was observed
 
     def pod_of(self, stream: str | None) -> str | None:
         return None if stream in self.files else stream
 
     def file_of(self, stream: str | None) -> str | None:
-        """None: it is a pod, or the only file, which need not be named."""
+        """Return the file name of a stream; None: it is a pod, or the only file."""
         return self.files.get(stream or "") if len(self.files) > 1 else None
 
     def has_wrapper(self, stream: str) -> bool:
         return stream in self.streams and self.streams[stream].has_wrapper
 
     def suspended_since(self) -> float | None:
-        """Since when a signal holds all processes of all pods; None: at least one is free."""
+        """When a signal had stopped all processes of all pods; None: at least one is running."""
         signs = self.attempt.signs
         held = {
             stream: seen.since
@@ -374,16 +377,20 @@ class Job:
         return max(held.values()) if held and len(held) == len(watched) else None
 
     def end_of(self, attempt: Attempt) -> int:
-        """The last iteration that an attempt has finished or begun after. The line of the last step
-        may be lost; a checkpoint of it is as good."""
+        """Return the last iteration that an attempt has finished, or from which it resumed.
+
+        If the line of the last step was lost, a checkpoint of that step counts.
+        """
         saved = (each for each in self.checkpoints.values() if each.is_written)
         own = (each.iteration for each in saved if each.attempt == attempt.number)
         return max(attempt.iteration or 0, attempt.resumed_from or 0, *own)
 
     @property
     def ended_itself_twice(self) -> bool:
-        """The attempt has resumed and left with 0 where the last one did, without a step beyond:
-        by its own rules the program is done."""
+        """Whether the attempt resumed and exited with 0 at the same place as the previous one.
+
+        It made no step beyond that place, so the program is done by its own rules.
+        """
         now, before = self.attempt, self.past[-1] if self.past else None
         if before is None or not (now.ended_itself and before.ended_itself):
             return False
@@ -396,7 +403,7 @@ class Job:
 
     @property
     def is_alone(self) -> bool:
-        """One rank: there is no other to wait for, and no fabric."""
+        """Whether the job has one rank, which waits for no other rank and uses no fabric."""
         return self.layout.world_size == 1
 
     def sees(self, source: Source) -> bool:

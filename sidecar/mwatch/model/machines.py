@@ -50,8 +50,8 @@ PEAK_TFLOPS: dict[str, float] = {
     "V100-SXM3": 125.0,
     "V100-PCIE": 112.0,
 }
-"""By words of the driver's name, the longer ones first. From NVIDIA's data sheets of each GPU:
-tensor cores, BF16 (V100: FP16), without sparsity, which the sheets often count in."""
+"""Peak TFLOPS by words of the driver's name, the longer ones first. From NVIDIA's data sheets of
+each GPU: tensor cores, BF16 (V100: FP16), without sparsity, which the sheets often include."""
 
 A10G = GpuModel("A10G", 23028, PEAK_TFLOPS["A10G"])
 A100_40 = GpuModel("A100 40GB", 40536, PEAK_TFLOPS["A100"], 300.0)
@@ -106,7 +106,10 @@ class Cluster(NamedTuple):
 
 
 def peak_tflops(driver_name: str) -> float | None:
-    """By the driver's name, such as `NVIDIA H100 80GB HBM3`; None: unknown, or a slice (MIG)."""
+    """Return the peak TFLOPS by the driver's name, such as `NVIDIA H100 80GB HBM3`.
+
+    None: unknown, or a slice (MIG).
+    """
     words = f" {' '.join(re.split('[ -]+', driver_name.lower()))} "
     for name, tflops in PEAK_TFLOPS.items():
         wanted = name.lower().split()
@@ -116,7 +119,7 @@ def peak_tflops(driver_name: str) -> float | None:
 
 
 def find(name: str) -> tuple[str, Machine] | None:
-    """By name; HyperPod's `ml.` and Azure's `Standard_` are optional."""
+    """Find a machine by name; HyperPod's `ml.` and Azure's `Standard_` are optional prefixes."""
     asked = name.strip().lower().removeprefix("ml.").removeprefix("standard_")
     for each, machine in MACHINES.items():
         if each.lower().removeprefix("standard_") == asked:

@@ -36,7 +36,7 @@ class Beat(NamedTuple):
 
 
 class SignSource(StrEnum):
-    """An independent witness of whether a job moves."""
+    """The kinds of independent witnesses of whether a job makes progress."""
 
     PROCESS = "process"
     CPU_TIME = "cpu_time"
@@ -51,7 +51,7 @@ class SignState(StrEnum):
     MOVING = "moving"
     FLAT = "flat"  # nothing moves: frozen counts, flat power or tensor activity, no CPU time
     STOPPED = "stopped"
-    SUSPENDED = "suspended"  # every process of the pod is stopped by a signal: a person, most often
+    SUSPENDED = "suspended"  # a signal has stopped every process of the pod, mostly by a person
     TRACED = "traced"  # a debugger has stopped it
     DEAD = "dead"
     NEVER_JOINED = "never_joined"
@@ -72,7 +72,7 @@ class Sign(NamedTuple):
 
 
 class StackKind(StrEnum):
-    """What the main thread of a rank does, by the functions on its stack."""
+    """The activity of a rank's main thread, by the functions on its stack."""
 
     COLLECTIVE = "collective"
     DATA = "data"
@@ -84,8 +84,8 @@ class StackKind(StrEnum):
 
 
 class RankStack(NamedTuple):
-    """Where the main thread of a rank stood when all stacks were dumped, and what /proc and the
-    driver showed of the rank then."""
+    """Where the main thread of a rank was when all stacks were dumped, and what /proc and the
+    driver reported about the rank at that time."""
 
     rank: int
     kind: StackKind
@@ -100,7 +100,7 @@ class RankStack(NamedTuple):
 
 
 class ProcessExit(NamedTuple):
-    """The training command of this stream's pod has ended, by its parent or Kubernetes."""
+    """The end of the training command in this stream's pod, as its parent or Kubernetes reports."""
 
     exit_code: int | None
     signal: str | None
@@ -132,7 +132,7 @@ class StoredCheckpoints(NamedTuple):
 
 
 class Source(StrEnum):
-    """Inputs. A detector gives no verdict without one of its sources."""
+    """Inputs. A detector gives no verdict unless one of its sources is up."""
 
     LOG = "log"
     PROBE = "probe"

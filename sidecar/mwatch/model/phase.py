@@ -22,7 +22,7 @@ class JobPhase(StrEnum):
 
 
 class DeadlineSlot(StrEnum):
-    """What a deadline is learnt for: the phases, and the first save of a process.
+    """Keys of learnt deadlines: the phases, and the first save of a process.
 
     The first save of a process took 18 s where the next took 0.7 s: a deadline learnt from later
     saves would kill the first one after every restart.
@@ -43,7 +43,7 @@ _SLOTS = {slot.value: slot for slot in DeadlineSlot}
 
 
 def slot_of(phase: JobPhase, saves_done: int) -> DeadlineSlot | None:
-    """The deadline of a phase; None: it has none of its own."""
+    """Return the deadline slot of a phase; None: it has no deadline of its own."""
     if phase is JobPhase.SAVING and not saves_done:
         return DeadlineSlot.FIRST_SAVE
     return _SLOTS.get(phase.value)

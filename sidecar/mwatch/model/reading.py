@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a source returns: a value, nothing to read here, or a failure. The latter two are never an
-empty value: unknown is not zero.
+"""The result of reading a source: a value, nothing to read here, or a failure. The latter two are
+never represented by an empty value, because unknown is not zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Ok(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """There is nothing to read, which is not a fault: no GPU, no folder yet."""
+    """There is nothing to read, which is not a fault: for example no GPU, or no folder yet."""
 
     reason: str
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 
 class RestartOrder(NamedTuple):
-    attempt: int  # the one that runs now
+    attempt: int  # the attempt to end
     resume_from: int | None  # None: by the usual rule for the next attempt
     reason: str
     who: str

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every threshold, with its unit and its reason: one tree, of which a policy file (TOML) has the
-shape.
+"""Every threshold, with its unit and its reason, as one tree. A policy file (TOML) has the same
+structure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Count = Annotated[int, Meta(ge=0, le=10**9, description="a whole number from 0 t
 
 @dataclass(frozen=True, slots=True)
 class DeadlineSettings:
-    default_seconds: Seconds  # before this job has shown how long it takes
+    default_seconds: Seconds  # used until durations of this job are known
     factor: Factor
     floor_seconds: Seconds
     ceiling_seconds: Seconds
@@ -41,14 +41,14 @@ class DeadlineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """When a phase counts as stalled; ActSettings says when to act on it."""
+    """When a phase counts as stalled; ActSettings determines when to act on that."""
 
     quantile: Share = 0.95
     starting: DeadlineSettings = DeadlineSettings(3600, 3, 300, 7200)  # index build: up to an hour
     loading: DeadlineSettings = DeadlineSettings(1800, 3, 120, 7200)
     first_step: DeadlineSettings = DeadlineSettings(1800, 3, 120, 3600)  # compile, graph capture
     training: DeadlineSettings = DeadlineSettings(1800, 2, 5, 7200)  # between iteration lines
-    first_save: DeadlineSettings = DeadlineSettings(1800, 3, 600, 7200)  # 50 s, later 0.7 s
+    first_save: DeadlineSettings = DeadlineSettings(1800, 3, 600, 7200)  # 50 s; later ones 0.7 s
     saving: DeadlineSettings = DeadlineSettings(1800, 3, 300, 7200)  # storage may be slow
     async_finalize: DeadlineSettings = DeadlineSettings(1800, 3, 180, 7200)
     evaluating: DeadlineSettings = DeadlineSettings(3600, 3, 120, 7200)  # silent until its result
@@ -66,19 +66,19 @@ class HangSettings:
     probe_factor: Factor = 3.0
     log_intervals: Amount = 2.0  # from the log alone: in usual gaps between iteration lines
     beat_silence_seconds: Seconds = 8.0
-    """The probe writes once a second, and a poll or two may fail; a rank that is silent for longer
-    is stopped or holds the GIL."""
+    """The probe writes once a second, and one or two polls may fail. A rank that is silent for
+    longer is stopped or holds the GIL."""
     clock_seconds: Seconds = 10.0  # possible difference between the clocks of two pods, if unknown
     sign_seconds: Seconds = 120.0  # how long the report of a witness is valid
     suspended_seconds: Seconds = 300.0
-    """A person who stopped the whole command (Ctrl-Z, kill -STOP) has so long to continue it."""
+    """Time for a person who stopped the whole command (Ctrl-Z, kill -STOP) to continue it."""
     look_seconds: Seconds = 1.0
-    """Interval of evaluations and beats: limits are shortened by it, to be met for certain."""
+    """Interval of evaluations and beats; limits are shortened by it, so that they are kept."""
     dying_seconds: Seconds = 60.0
     """Time for a failing process to exit; observed: 22 s from the error to the end."""
     blind_after_seconds: Seconds = 60.0  # time for a new process to print something
     unknown_lines: Count = 3
-    """Lines without any loss, from the first one on, after which the format counts as unknown."""
+    """If this many lines from the first on have no loss, the format counts as unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class SlowSettings:
     ratio: Ratio = 1.3
     """Step time against the job's own baseline; ramps of the batch size are normalised."""
     lines: Count = 8  # lines in a row
-    seconds: Seconds = 10.0  # and at least so long: steps of milliseconds are noisy
+    seconds: Seconds = 10.0  # minimum duration of these lines: steps of milliseconds are noisy
     straggler_ratio: Ratio = 1.15
-    """Of one rank against the others, by `--log-straggler` or the probe."""
+    """Time of one rank against the others, by `--log-straggler` or the probe."""
     straggler_seconds: Seconds = 0.05  # a smaller difference is noise, whatever the ratio
     baseline_lines: Count = 20
 
@@ -96,14 +96,14 @@ class SlowSettings:
 @dataclass(frozen=True, slots=True)
 class NumberSettings:
     loss_missing_lines: Count = 1
-    """A missing loss is proof at once: a mean of finite numbers is finite."""
+    """One line without a loss is proof: a mean of finite numbers is finite."""
     loss_missing_unsure_lines: Count = 3
-    """If a line may be cut off, or a loss scaler outside Megatron skips the step."""
+    """The same if a line may be cut off, or if a loss scaler outside Megatron skips the step."""
     loss_near_zero: Amount = 0.05
     """Megatron also hides negative means: a loss near zero may only have changed its sign."""
-    loss_zero_sigmas: Amount = 6.0  # also near zero: within so many times its own noise
+    loss_zero_sigmas: Amount = 6.0  # a loss within so many times its own noise is also near zero
     grad_norm_factor: Factor = 50.0
-    """Runaway: so many times the usual norm, for grad_norm_lines in a row."""
+    """Runaway: this many times the usual norm, for grad_norm_lines in a row."""
     grad_norm_lines: Count = 5
     grad_norm_floor: Amount = 1.0  # the usual clipping norm: a smaller norm is never a runaway
     grad_norm_inf_lines: Count = 2
@@ -113,30 +113,30 @@ class NumberSettings:
     """A spike is above both, for spike_lines in a row: short spikes recover by themselves."""
     spike_lines: Count = 20
     spike_rise: Amount = 0.3
-    """A smaller rise is shown and not acted on: a loss of few tenths has a ratio, but little to
-    lose."""
+    """A smaller rise is reported and not acted on: a loss of a few tenths reaches the ratio with a
+    rise that does little harm."""
     spike_rise_near_zero: Amount = 1.0
-    """The same from below loss_near_zero: the objectives of reinforcement learning begin there and
-    grow."""
+    """The same for a loss that was below loss_near_zero: the objectives of reinforcement learning
+    begin there and grow."""
     stuck_lines: Count = 200
-    """The loss has not fallen over so many lines, nor moved by more than its noise."""
+    """Lines over which the loss has neither fallen nor moved by more than its noise."""
     stuck_repeats: Count = 20
-    """Lines with the same loss: real batches never agree to the last printed digit."""
+    """Lines with the same loss: losses of real batches differ in the last printed digit."""
     stuck_initial_loss: Amount = 5.0
     """Loss of an untrained model: log of its vocabulary (256 words: 5.5, 32000: 10.4)."""
     skip_window_iterations: Count = 1000
     skip_rate: Share = 0.05  # equilibrium of the scaler is about 0.002; bf16 skips nothing
-    skip_rate_lost: Share = 0.5  # with fewer than half of the steps the run is not slow but lost
-    skip_least: Count = 20  # fewer skips are not a rate
+    skip_rate_lost: Share = 0.5  # with fewer than half of the steps the run is lost, not just slow
+    skip_least: Count = 20  # fewer skips are too few for a rate
     warm_down_skips: Count = 40
-    """From 2^32 the scaler needs 16 to 18 skips to settle, and 33 to reach 1.0. Where skips are not
-    counted, as many steps with a bad gradient norm may be skipped."""
+    """From 2^32 the scaler needs 16 to 18 skips to settle, and 33 to reach 1.0. If skips are not
+    counted, so many steps with a bad gradient norm may be skips."""
     collapse_halvings: Count = 4
     collapse_window_iterations: Count = 20
     slide_halvings: Count = 8  # halvings without a growth in between do not end by themselves
     diverged_sigmas: Amount = 8.0
     diverged_lines: Count = 2
-    diverged_ratio: Ratio = 0.02  # kernels that add in another order differ by less
+    diverged_ratio: Ratio = 0.02  # kernels with another order of summation differ by less
     baseline_lines: Count = 50
 
 
@@ -144,9 +144,9 @@ class NumberSettings:
 class CheckpointSettings:
     overdue_factor: Factor = 3.0  # times the usual distance between two checkpoints
     margin_iterations: Count = 1
-    """A rollback goes to a checkpoint older than the first bad sign by at least this: with 1 and a
-    first bad iteration 451, checkpoint 450 (written before it was done) is the newest."""
-    max_rollbacks: Count = 3  # of a job: more mean an unstable recipe, which only a person can fix
+    """A rollback goes to a checkpoint at least this much older than the first bad iteration: with 1
+    and a first bad iteration 451, checkpoint 450 (written before 451 was done) is the newest."""
+    max_rollbacks: Count = 3  # per job; more mean an unstable recipe, which only a person can fix
     settle_seconds: Seconds = 900.0
     """A folder that was written to more recently may still be growing."""
 
@@ -156,30 +156,31 @@ class ActSettings:
     restarts_per_window: Count = 5
     window_seconds: Seconds = 6 * 3600.0
     backoff_first_seconds: Seconds = 10.0
-    """Also before the first restart: the line that names the root cause may still be on its way."""
+    """Applies to the first restart too: the line with the root cause may not have arrived yet."""
     backoff_factor: Factor = 2.0
     backoff_max_seconds: Seconds = 900.0
     max_without_progress: Count = 3
     """Restarts in a row that did not pass the furthest iteration: a loop, not a recovery."""
     max_same_fingerprint: Count = 3
-    """The same problem so often without progress: a restart does not fix it."""
+    """Occurrences of the same problem without progress, after which a restart does not fix it."""
     max_reruns: Count = 3
     """Exit 16 in a row without progress; Megatron asks again when it gets the same GPU."""
     same_samples_iterations: Count = 20
-    """Numbers that go bad again within so many iterations: the same data."""
+    """Numbers that go bad again within so many iterations are blamed on the same data."""
     long_run_iterations: Count = 200
-    """Out of memory after so many good iterations: a leak or fragmentation, not the model."""
+    """Out of memory after so many good iterations means a leak or fragmentation; the model fits."""
     default_restart_cost_seconds: Seconds = 300.0
-    """Until the job has shown its own; acting on a stall waits until it has cost as much."""
+    """Used until the job's own cost is known. A stall is acted on once it has cost as much."""
     min_restart_cost_seconds: Seconds = 30.0
-    """A storage stall of half a minute that recovers is not worth a restart of any job."""
+    """No job is restarted for a storage stall of half a minute that recovers."""
     stall_factor: Factor = 1.25
-    """Times the cost of a restart: the measured cost leaves out the end of the old processes and
-    the wait for new ones, and a stall that recovers just after the kill has cost both."""
+    """A stall must cost this many times a restart: the measured cost leaves out the end of the old
+    processes and the wait for new ones, and a stall that would have recovered just after the kill
+    costs both."""
     max_stall_seconds: Seconds = 1800.0  # upper limit: a stall of half an hour rarely recovers
     stalled_again_factor: Factor = 4.0
-    """Wait so many times longer after each restart that ended in the same stall at the same place:
-    a long evaluation comes again, and is finished if it gets its time."""
+    """The wait grows by this factor with each restart that ended in the same stall at the same
+    place: a long evaluation recurs, and finishes if it gets enough time."""
     restart_stalled_from_beginning: bool = False
     """Restart a stall that may recover although there is no checkpoint and all progress is lost."""
     lost_pod_seconds: Seconds = 60.0  # the last output of a pod may arrive so long after its end

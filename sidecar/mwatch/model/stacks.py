@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The stacks of many ranks, merged: how many stand at the same place, and which one does not."""
+"""The merged stacks of many ranks: how many are at the same place, and which rank differs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_CALLS = 12
 
 @dataclass(frozen=True, slots=True)
 class StackGroup:
-    """Ranks whose main threads stand at the same place."""
+    """Ranks whose main threads are at the same place."""
 
     count: int
     ranks: str  # `0-16,18-2047`
@@ -79,7 +79,7 @@ def tree(groups: Sequence[StackGroup]) -> list[str]:
 
 
 def _path(group: StackGroup) -> list[str]:
-    """Return its calls, outermost first; a C function is on no stack, but may be known."""
+    """Return its calls, outermost first; a C function is in no Python stack, but may be known."""
     is_shown = not group.what or any(group.what == _function(call) for call in group.frames[:2])
     return [*reversed(group.frames), *([] if is_shown else [group.what])]
 
@@ -104,7 +104,7 @@ def _branch(paths: list[tuple[StackGroup, list[str]]], depth: int, indent: str) 
     for group, path in paths if len(paths) > 1 else ():
         below.setdefault(path[shared] if shared < len(path) else None, []).append((group, path))
     for call, inner in below.items():
-        # Groups that end here have nothing left that could differ.
+        # Groups whose path ends here have no more calls to compare.
         for part in [[each] for each in inner] if call is None else [inner]:
             yield from _branch(part, shared, f"{indent}  ")
 

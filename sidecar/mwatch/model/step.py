@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
 
 class Pace(NamedTuple):
-    """The part of a step that says how long its iterations took."""
+    """The part of a step with the duration of its iterations."""
 
     seconds: float | None
     batch_size: int | None
@@ -63,7 +63,7 @@ _read: Callable[[deque[Step], SupportsIndex], Step | int] = deque.__getitem__
 
 @dataclass(frozen=True)
 class PlacedLines:
-    """Many iteration lines of one stream, with the time of each; times never go back."""
+    """Many iteration lines of one stream, with the time of each; times never decrease."""
 
     stream: str
     ats: Sequence[float]
@@ -87,7 +87,7 @@ class PlacedLines:
 
     @cached_property
     def _columns(self) -> Sequence[Sequence[object]]:
-        """By field of `Step`; no line is the first of its process or prints anything again."""
+        """Columns by field of `Step`; no line is the first of its process or has double counts."""
         lines, steady, size = self.lines, self.lines.steady, len(self.ats)
         nothing, zeros = [None] * size, [0] * size
         skipped = lines.column("skipped") or zeros
@@ -116,7 +116,7 @@ class PlacedLines:
 
 
 class _LaterSteps(NamedTuple):
-    """Lines whose steps are not made yet: those of `placed` from `begin` on."""
+    """Lines whose `Step` objects are not created yet: those of `placed` from `begin` on."""
 
     first: int  # their numbers in the window: from here on, and below `end`
     end: int
@@ -125,8 +125,11 @@ class _LaterSteps(NamedTuple):
 
 
 class StepWindow(deque[Step]):
-    """The newest steps of an attempt. A long recording adds thousands of lines of which nobody
-    looks at more than a few: a number stands for such a step until it is first read."""
+    """The newest steps of an attempt.
+
+    A long recording adds thousands of lines, of which only a few are ever read: such a step is
+    stored as a number and created when it is first read.
+    """
 
     def __init__(self, steps: Iterable[Step] = (), maxlen: int | None = None) -> None:
         super().__init__(steps, maxlen)
@@ -148,7 +151,7 @@ class StepWindow(deque[Step]):
         return made
 
     def pace(self, index: int) -> Pace:
-        """As `[index]`, but much faster for a step that was never read."""
+        """Return the pace of a step; much faster than `[index]` if the step was never read."""
         kept = _read(self, index)
         if isinstance(kept, Step):
             return Pace(*_PACE(kept))
@@ -156,7 +159,7 @@ class StepWindow(deque[Step]):
         return placed.pace(line)
 
     def _place(self, number: int) -> tuple[PlacedLines, int]:
-        """Where the step that this number stands for is."""
+        """Return the lines and the index of the step that this number stands for."""
         later = self._later[-1]
         if number < later.first:
             later = self._later[bisect(self._later, number, key=_FIRST) - 1]

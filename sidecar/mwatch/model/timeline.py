@@ -74,7 +74,7 @@ class Timeline:
         self.attempts.append(BegunAttempt(number, started_at, resumed_from))
 
     def suspect(self, at: float, first_bad: int, reason: str) -> None:
-        """Keep the earliest bad sign; only a rollback behind it clears it."""
+        """Keep the earliest bad sign; only a rollback to before it clears it."""
         if self.quarantine is None or first_bad < self.quarantine.first_bad:
             self.quarantine = Quarantine(at, first_bad, reason)
 
@@ -93,7 +93,7 @@ class Timeline:
         return self.quarantine is not None and iteration >= self.quarantine.first_bad
 
     def standing(self, iteration: int, written_at: float | None) -> CheckpointStanding:
-        """Of a complete checkpoint."""
+        """Return the standing of a complete checkpoint."""
         if self.is_abandoned(iteration, written_at):
             return CheckpointStanding.ABANDONED
         return CheckpointStanding.SUSPECT if self.is_suspect(iteration) else CheckpointStanding.GOOD

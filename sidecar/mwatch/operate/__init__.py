@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Commands by which a person changes something: pause, mode, manual restart, inject."""
+"""Commands that make changes: pause, mode, manual restart, stop, rollback, inject."""

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch inject` and `uninject`: read a manifest, change it, and report notes and findings.
 
-The sidecar is a plain container: while its image cannot be pulled, a native one would hold the
-whole pod back. A cluster that can be reached shows which image its controller has, whether the
-wrapper is there, and, where a native sidecar is asked for, whether the kind of job keeps it.
+By default the sidecar is a plain container: a native one would block the whole pod while its image
+cannot be pulled. If a cluster can be reached, it is asked which image its controller has, whether
+the wrapper is installed, and, for a native sidecar, whether the kind of job keeps it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mwatch.checks.every import look
 from mwatch.errors import InputError, MwatchError
 from mwatch.manifests.image_reference import parse
 from mwatch.manifests.parts import WRAPPER, Sidecar
-from mwatch.manifests.parts import InjectRequest as InjectRequest  # the commands make one
+from mwatch.manifests.parts import InjectRequest as InjectRequest  # re-exported for the commands
 from mwatch.manifests.plain_data import plain
 from mwatch.manifests.whole import ManifestResult, inject_text, uninject_text, workloads
 from mwatch.model.checks import Problem, Workload
@@ -44,7 +44,7 @@ class Changed:
     after: str
     result: ManifestResult
     found: tuple[Problem, ...] = ()
-    """By the checks, in the manifest as given."""
+    """Problems that the checks still find after the change, with lines in the given manifest."""
 
     def diff(self) -> list[str]:
         before, after = self.before.splitlines(), self.after.splitlines()
@@ -63,7 +63,7 @@ class Changed:
 
 
 def inject(file: str, request: InjectRequest, cluster: Installed | None = None) -> Changed:
-    """A request without an image gets that of the cluster's controller."""
+    """Inject into a manifest. A request without an image gets that of the cluster's controller."""
     name, text = read(file)
     jobs = workloads(text, name, request.container)
     if not request.image:
@@ -89,7 +89,7 @@ def with_image(
     else:
         notes = []
     image = found or f"mwatch:{__version__}"
-    warnings = [] if found else parse(image).warnings()  # nodes have pulled that of the controller
+    warnings = [] if found else parse(image).warnings()  # nodes can pull the controller's image
     fix = ["name one that they can pull with --image"] if warnings else []
     return request._replace(image=image), [*notes, *warnings, *fix]
 

@@ -3,8 +3,8 @@
 """A person's overrides: pause, resume, mode and restart. Each works with and without a controller.
 
 An override is an annotation on the job, or an entry in the ledger for all jobs; the controller
-reads both before it acts. Person and reason go to the ledger and to an Event; what the person may
-not write is listed in the result.
+reads both before it acts. Person and reason are written to the ledger and to an Event; a failure to
+write them is listed in the result.
 """
 
 from __future__ import annotations
@@ -227,10 +227,10 @@ class RestartTimes(NamedTuple):
 class ManualRestart:
     """`mwatch restart JOB`: through the leading controller if there is one.
 
-    That controller gets the request through the ledger: only it saves evidence, restarts in place
-    and gives the pods their checkpoint. Without one the command takes the Lease itself, so that no
-    controller acts meanwhile, and replaces the pods. A leader is alive if its Lease changes: that
-    takes seconds to see, or half a minute if it is dead.
+    The controller gets the request through the ledger: only a controller saves evidence, restarts
+    in place and gives the pods their checkpoint. Without a controller the command takes the Lease
+    itself, so that no controller acts meanwhile, and replaces the pods. A leader is alive if its
+    Lease changes: this takes seconds to observe, or half a minute if the leader is dead.
     """
 
     def __init__(self, overrides: JobOverrides, times: RestartTimes | None = None) -> None:
@@ -286,7 +286,7 @@ class ManualRestart:
         )  # fmt: skip
 
     def _leader(self, lease: Lease) -> str:
-        """The leader; empty: the Lease is ours now. KubeError if that is unclear."""
+        """The leader; empty: this command holds the Lease now. KubeError if neither is certain."""
         until = time.monotonic() + 2 * self._times.lease.length_seconds + 5
         lease.turn()
         first = lease.seen

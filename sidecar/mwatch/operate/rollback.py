@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch rollback`: make the trainer resume from a good checkpoint, by its own tracker file.
+"""`mwatch rollback`: make the trainer resume from a good checkpoint, through its own tracker file.
 
 For a run that mwatch only observes: in mode act the wrappers do the same at each start. The old
 value of the tracker is kept, and newer checkpoints are marked as abandoned in the timeline; nothing
-is deleted. The run must be stopped: its next save would set the tracker again.
+is deleted. The run must be stopped: its next save would overwrite the tracker.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RollbackReport:
 def roll_back(
     folder: str, iteration: int | None, reason: str, now: float, *, is_dry_run: bool = False
 ) -> RollbackReport:
-    """To the newest good checkpoint, or to that of `iteration`. Raises InputError."""
+    """Roll back to the newest good checkpoint, or to that of `iteration`. Raises InputError."""
     if save_dir.is_remote(folder):
         raise InputError(f"{folder} is an object store: mount it, or set load_path yourself")
     try:
@@ -96,7 +96,7 @@ def _abandon(
     reason: str,
     now: float,
 ) -> None:
-    """Newer checkpoints are of a line of history that is not continued."""
+    """Mark the newer checkpoints as abandoned in the timeline: training does not continue them."""
     marked = tuple((each.iteration, each.written_at or now) for each in newer)
     rollback = timeline.TimelineRollback(now, chosen.iteration, None, reason, marked)
     after = timeline.with_rollbacks(history, [rollback])

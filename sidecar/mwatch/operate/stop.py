@@ -5,7 +5,8 @@
 Suspending a job, or scaling it to zero, sends SIGTERM to its pods. That is the request for a save:
 Megatron honours it with `--exit-signal-handler`, within the grace period of the pods. Nothing
 restarts a job that is suspended, and its annotation names this stop. A controller that began a
-restart at the same moment may resume the job, so the stop is checked, and repeated, at the end.
+restart at the same moment may resume the job, so the stop is checked at the end and repeated if
+needed.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ _WORD = "stopped"
 _SAVES = "--exit-signal-handler"
 _TORCHRUN = ("torchrun", "torch.distributed.run")
 _TORCHRUN_SECONDS = 30
-"""After SIGTERM, until torchrun kills its ranks."""
+"""Time from SIGTERM until torchrun kills its ranks."""
 _USUAL_GRACE = 30
 _MARGIN_SECONDS = 60.0
-"""After the grace period, for the kubelet and the job's own controller."""
+"""Wait after the grace period, for the kubelet and the job's own controller."""
 _LOOK_SECONDS = 2.0
 _REPEATS = 3
 
@@ -62,9 +63,9 @@ class StopPlan:
     saves: bool
     """Whether a flag in its command makes it save on SIGTERM."""
     grace_seconds: int
-    """Of its pods."""
+    """Termination grace period of its pods."""
     save_seconds: int
-    """For the save: torchrun may be less patient than the pod."""
+    """Time for the save: torchrun may kill its ranks before the grace period ends."""
     checkpoint: int | None
     refusal: GangRefusal | None
 
@@ -76,7 +77,7 @@ class StopPlan:
 
     @property
     def lines(self) -> list[str]:
-        """What a person should know before."""
+        """What a person should know before the stop."""
         job = self.job
         known = "not known" if self.checkpoint is None else str(self.checkpoint)
         found = [
@@ -173,7 +174,7 @@ class ManualStop:
             raise InputError(f"{job.name} has changed meanwhile, or is gone: try again")
 
     def _follow(self, plan: StopPlan, progress: Callable[[str], None]) -> tuple[int | None, int]:
-        """The newest checkpoint that was seen, and how many pods are left at the end."""
+        """Wait for the pods to end. Return the newest checkpoint and how many pods are left."""
         times, uids = self._times, {pod.uid for pod in plan.pods}
         patience = plan.grace_seconds + times.margin_seconds
         saved, last, since = plan.checkpoint, len(uids), times.clock()
@@ -194,7 +195,7 @@ class ManualStop:
             times.wait(times.look_seconds)
 
     def _stop_again(self, job: KubeJob, id: str, why: str, notes: list[str]) -> None:
-        """A restart that began together with the stop has resumed the job."""
+        """Stop the job again if a restart that began together with the stop has resumed it."""
         access = self._overrides.access
         for _ in range(_REPEATS):
             now = find_job(access, job.namespace, job.name, job.kind)
@@ -216,7 +217,7 @@ def _saved_text(plan: StopPlan, saved: int | None) -> str:
 
 
 def _running(pods: tuple[KubePod, ...]) -> tuple[KubePod, ...]:
-    """Without pods that have ended, which a job may keep."""
+    """The pods without those that have ended, which a job may keep."""
     return tuple(pod for pod in pods if not pod.is_over)
 
 

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Text to events. Knows what trainers print; opens no file and reads no clock."""
+"""Parse the text that trainers print into events, without file or clock access."""

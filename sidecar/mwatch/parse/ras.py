@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Read the answer of NCCL RAS, as JSON (NCCL 2.28.7 and newer) or as text.
+"""Read the response of NCCL RAS, as JSON (NCCL 2.28.7 and newer) or as text.
 
-JSON communicators are decoded one by one: an answer about thousands of GPUs is tens of megabytes.
-NCCL 2.28.7 and 2.28.9 omit a comma in each missing rank; it is put back. A communicator that is
-being created may be all zeros or have no status (nccl #2346). The text, which NCCL calls unstable,
-has counts only where ranks differ, and names only outliers: it shows that a difference persists,
-but not that a job whose ranks are all equal moves.
+JSON communicators are decoded one by one, because a response about thousands of GPUs is tens of
+megabytes. NCCL 2.28.7 and 2.28.9 omit a comma in each missing rank; it is restored. A communicator
+that is being created may be all zeros or have no status (nccl #2346). The text format, which NCCL
+calls unstable, has counts only where ranks differ and names only outliers. It shows that a
+difference persists, but not whether a job whose ranks are all equal makes progress.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_RANKS = 65_536
 _TEXT_VERSION = re.compile(r"NCCL version (\S{1,40})")
 _NUMBERS = re.compile(r"\s*\d+(?:\s+\d+)+\s*")
 _GROUP = re.compile(r"\s*(\d+)\s+(\d+)\s+\d+\s+[\d-]+\s+(\d+)\s+\d+\s+[A-Z]+\s+[A-Z,]+\s*")
-"""Row of the summary: number, communicators, ranks per communicator."""
+"""Row of the summary; captures group number, communicators, ranks per communicator."""
 _ABOUT = re.compile(r"#(\d+)-\d+ \(([0-9a-f]{1,16})\) ([A-Z]+)")
 _PROCESS = re.compile(r"\s+Process (\d+) on node (\S+) managing")
 _DIFFERENT = re.compile(r"\s+Communicator ranks have different (\w+)(?: operation)?(?: counts)?")
@@ -90,7 +90,7 @@ def _objects(text: str, at: int) -> Iterator[dict[str, Any]]:
 def _communicator(body: dict[str, Any]) -> Communicator | None:
     size, name = _whole(body.get("size")), body.get("hash")
     if not size or not isinstance(name, str):
-        return None  # being made: nothing is filled in yet
+        return None  # being created: nothing is filled in yet
     begun: dict[int, int] = {}
     processes: dict[int, str] = {}
     is_settled = True
@@ -129,7 +129,7 @@ def _is_running(status: object) -> bool:
 
 
 def _is_lost(each: dict[str, Any]) -> bool:
-    """A rank that answers but is not a member now is not missing."""
+    """Whether the rank is missing; one that responds but is not a member now is not."""
     status = each.get("status")
     reported = status if isinstance(status, dict) else {}
     return _whole(each.get("rank")) is not None and (
@@ -274,7 +274,7 @@ def _mismatch(about: _About, line: str) -> None:
             about.differences.append([])
         return
     if not about.differences:
-        return  # of the ranks' status
+        return  # the groups are of a difference in status
     groups = about.differences[-1]
     many, rank = _MANY.match(line), _RANK.match(line)
     if many:
@@ -286,9 +286,9 @@ def _mismatch(about: _About, line: str) -> None:
 
 
 def _begun(about: _About) -> dict[int, int]:
-    """Return the count by rank; a single unnamed group is all the other ranks.
+    """Return the count by rank; a single unnamed group consists of all other ranks.
 
-    Groups that cannot be assigned get numbers below zero, so that a change in them is noticed.
+    Groups that cannot be assigned to ranks get negative keys, so that a change in them is noticed.
     """
     begun: dict[int, int] = {}
     ranks = range(min(about.size, MAX_RANKS))

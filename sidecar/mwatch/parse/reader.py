@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn the bytes of one file into events.
 
-The reader jumps from one line of interest to the next; only while a block (a traceback, the
-argument block) is open does it read every line. Lines like the last iteration line take the fast
+The reader jumps from one line of interest to the next. It reads every line only while a block (a
+traceback, the argument block) is open. Lines that look like the last iteration line take the fast
 path.
 """
 
@@ -33,7 +33,7 @@ def in_order(events: list[Event]) -> list[Event]:
 
 
 _RAISED = re.compile(r"\s+[A-Za-z_][\w.]{0,200}(?:Error|Exception): ")
-"""The last line of a traceback that is indented as a whole."""
+"""The last line of a traceback whose lines are all indented."""
 
 
 class _Open:
@@ -66,15 +66,15 @@ class Reader:
             yield from self._read(lines, long_runs=True)
 
     def settle(self) -> list[Event]:
-        """Nothing came for a while: close the open blocks."""
+        """Close the open blocks because nothing was printed for a while."""
         return [event for lane in list(self._lanes) for event in self._close_lane(lane)]
 
     def command_ended(self) -> None:
-        """The next process counts its steps anew; what is known of its format stays."""
+        """Reset the step counter for the next process; what was learnt of the format is kept."""
         self._context.loop = LoopState()
 
     def restart(self) -> list[Event]:
-        """The file was rotated or rewritten: lines count from 1 again, the run goes on."""
+        """Handle a rotated or rewritten file: lines count from 1 again, the run continues."""
         events = self.close()
         self._transport = Transport()
         self.lines = 0
@@ -122,7 +122,7 @@ class Reader:
         return read_run(rows, lines, self._context.coverage)
 
     def _steps(self, texts: list[bytes], numbers: list[int]) -> Iterator[Sequence[Event]]:
-        """Read step lines with nothing between them that changes how they are read, in few runs."""
+        """Read step lines in few runs; nothing between them changes how they are read."""
         joined = b"".join(texts)
         offset = at = 0
         while at < len(texts):
@@ -145,7 +145,7 @@ class Reader:
         opens a block, so it cannot wait.
         """
         lanes, size, grammar = self._lanes, len(block), self._grammar
-        hits = [*grammar.scan(block), (size + 1, -1)]  # one behind all lines
+        hits = [*grammar.scan(block), (size + 1, -1)]  # with a sentinel beyond all lines
         index = position = 0
         while position < size:
             if not lanes:
@@ -189,7 +189,7 @@ class Reader:
                 if len(events) == 1 and type(events[0]) is Iteration:
                     self._learn(line.text, events[0])
         if self._context.flavour != flavour:
-            self._layouts, self._shapes = [], Shapes()  # they were learnt for another one
+            self._layouts, self._shapes = [], Shapes()  # they were learnt for another flavour
         is_code = belongs and line.body[:1].isspace() and not _RAISED.match(line.body)
         if not is_code:  # source code quoted in a traceback
             faults = self._grammar.fault_hits(seen)
@@ -247,7 +247,7 @@ class Reader:
     def _learn(self, text: str, event: Iteration) -> None:
         raw = f"{text}\n".encode("utf-8", "replace")
         if any(known.match(raw) for known in self._layouts):
-            return  # it took the slow way for another reason; building a pattern is expensive
+            return  # it took the slow path for another reason; building a pattern is expensive
         layout = learn(text, event)
         if layout and not any(layout.same_as(known) for known in self._layouts):
             self._layouts = [layout, *self._layouts[: _MAX_LAYOUTS - 1]]

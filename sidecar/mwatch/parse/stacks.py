@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the stacks of one process as text: by the probe, by Python's faulthandler, or by py-spy.
 
-Only the main thread matters: it trains. The probe and py-spy name it. faulthandler does not: there
-it is the thread that no `threading.Thread` has started. What the thread does is taken from the
-innermost function with a known meaning (a collective, the data loader, a wait for the GPU), and
-where from the innermost line outside of Python's own and torch's files. C functions are not on a
-Python stack; the source line of the call, if it is known, names them.
+Only the main thread matters, because it trains. The probe and py-spy name it. faulthandler does
+not; there it is the thread that was not started by `threading.Thread`. What the thread does is
+taken from the innermost function with a known meaning (a collective, the data loader, a wait for
+the GPU), and its location from the innermost line outside Python's own and torch's files. C
+functions are not on a Python stack; the source line of the call, if it is known, names them.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class Frame(NamedTuple):
 
     @property
     def short(self) -> str:
-        """`train_step (training/training.py:3532)`."""
+        """The frame as in `train_step (training/training.py:3532)`."""
         tail = "/".join(self.file.split("/")[-2:])
         return f"{self.function} ({tail}{f':{self.line}' if self.line else ''})"[:MAX_TEXT]
 
     @property
     def place(self) -> str:
-        """`training.py:3532 in train_step`."""
+        """The frame as in `training.py:3532 in train_step`."""
         line = f":{self.line}" if self.line else ""
         return f"{self.file.rpartition('/')[2]}{line} in {self.function}"[:MAX_TEXT]
 
     @property
     def path(self) -> str:
-        """py-spy leaves out the folder of the installed packages."""
+        """The file with a leading slash; py-spy omits the folder of the installed packages."""
         return self.file if self.file.startswith("/") else f"/{self.file}"
 
     @property
@@ -81,13 +81,13 @@ class _Thread(NamedTuple):
 
     @property
     def is_started(self) -> bool:
-        """By the threading module, so it is not the main thread."""
+        """Whether the threading module started it, so that it is not the main thread."""
         outermost = self.frames[-1] if self.frames else None
         return outermost is None or outermost.function in ("_bootstrap", "_bootstrap_inner")
 
 
 def main_thread(text: str) -> list[Frame]:
-    """Return its frames, innermost first; empty if the text has none."""
+    """Return the frames of the main thread, innermost first; empty if the text has none."""
     found: list[Frame] = []
     for thread in _threads(text):
         if thread.is_main and thread.frames:
@@ -114,7 +114,7 @@ def _threads(text: str) -> Iterator[_Thread]:
 
 
 def rank_stack(rank: int, text: str, sources: Mapping[str, str] | None = None) -> RankStack | None:
-    """Describe a dump; None if it has no frame. `sources`: the text of `FILE:LINE`, if known."""
+    """Describe a dump; None if it has no frame. `sources`: source text by `FILE:LINE`, if known."""
     frames = main_thread(text)
     if not frames:
         return None
@@ -132,7 +132,7 @@ def rank_stack(rank: int, text: str, sources: Mapping[str, str] | None = None) -
 
 
 def _place(frames: Sequence[Frame]) -> int:
-    """Return the index of the innermost frame outside of libraries, else of the innermost."""
+    """Return the index of the innermost frame outside libraries, else of the innermost frame."""
     own = [at for at, each in enumerate(frames) if not each.is_library]
     telling = [at for at in own if not probe_stack.is_dull(frames[at].path, frames[at].function)]
     return (telling or own or [0])[0]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a model needs of a cluster: memory, batch, bubble, checkpoint, save interval.
+"""Capacity planning: memory, batch, pipeline bubble, checkpoint size and save interval of a model.
 
-Pure arithmetic on a shape, a layout and a cluster. Speed and failures are estimates, marked so.
+Pure arithmetic on a shape, a layout and a cluster. Speed and failures are marked as estimates.
 """

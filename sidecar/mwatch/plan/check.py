@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Why a layout cannot work, and what would: Megatron's own conditions, then memory.
+"""Check whether a layout can work, and suggest a fix: Megatron's own conditions, then memory.
 
-An error ends the job in its first minutes; a warning costs time on every step. Memory is checked
-only if the arithmetic holds.
+An error would end the job in its first minutes; a warning costs time on every step. Memory is
+checked only if all sizes divide.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_shape(shape: ModelShape) -> bool:
 
 
 def holds(shape: ModelShape, layout: ParallelLayout) -> bool:
-    """No error in the arithmetic; memory is not checked."""
+    """Whether all sizes divide; memory is not checked."""
     return is_shape(shape) and next(_arithmetic(shape, layout), None) is None
 
 
@@ -227,7 +227,7 @@ def _memory(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> Iter
 
 
 def _cure(part: str, layout: ParallelLayout) -> str:
-    """Only what is not done yet."""
+    """How to save memory in this part; only steps that the layout does not take yet."""
     steps = ["lower the micro batch"] if layout.micro_batch > 1 else []
     if layout.fully_sharded:
         return " or ".join([*steps, "recompute in full", "use more GPUs"])

@@ -1,13 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Choose what `mwatch plan` calculates with: presets, instances and storage by name, and a layout.
-
-Of the layouts that fit, the one whose estimated step is shortest is taken.
+"""Choose the inputs of `mwatch plan`: presets, instances and storage by name, and a layout.
 
 Every combination that Megatron accepts is tried: TP within a machine, PP that divides the layers or
-leaves a smaller first and last stage, CP only for long sequences, EP for experts. What a person has
-set stays. Of nearly equal ones the simpler is taken: fewer GPUs to a copy, nothing recomputed.
-InputError lists the names that are known.
+leaves a smaller first and last stage, CP only for long sequences, EP for experts. Values that the
+user has set are kept. Of the layouts that fit, the one with the shortest estimated step is chosen;
+of nearly equal ones the simplest: least recomputation first, then fewest GPUs per copy of the
+model. For an unknown name, InputError lists the known ones.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.shape import PRESETS, Experts, ModelShape, Preset, find_preset
 from mwatch.plan.storage import TIERS, Store
 
-BATCH_PER_GPU = 16  # by the document about AKS: the global batch is about 16 for each GPU
+BATCH_PER_GPU = 16  # global batch per GPU, about as in the AKS document
 HEADROOM = 0.95
 LONG_SEQUENCE = 8192
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -36,11 +35,11 @@ _MOST_STAGES = 64
 _MOST_EXPERT_RANKS = 64
 _NEARLY = 0.05
 _AGAIN = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
-_UNKNOWN_TFLOPS = 300.0  # only for ranking, if a GPU was given by its memory
+_UNKNOWN_TFLOPS = 300.0  # only to rank layouts, if only the memory of the GPU is known
 
 
 class Fixed(NamedTuple):
-    """What a person has set; None is open."""
+    """Values that the user has set; None: to be chosen."""
 
     tensor: int | None = None
     pipeline: int | None = None
@@ -59,7 +58,7 @@ class Fixed(NamedTuple):
 
 
 def choose(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> ParallelLayout | None:
-    """None: nothing fits."""
+    """The best layout that fits; None: none does."""
     fitting = list(_fitting(shape, cluster, fixed))
     if not fitting:
         return None
@@ -70,7 +69,7 @@ def choose(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> ParallelLayout 
 
 
 def _fitting(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> Iterator[ParallelLayout]:
-    """If a micro batch does not fit, no larger one does, nor does it in more chunks."""
+    """Stop at the first micro batch that does not fit: larger ones or more chunks do not either."""
     for base in _bases(shape, cluster, fixed):
         for recompute in recomputes(fixed):
             for virtual in _virtuals(shape, base, fixed):
@@ -89,7 +88,7 @@ def fits(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> bool:
 def smallest(
     shape: ModelShape, cluster: Cluster, fixed: Fixed, most_nodes: int = 1024
 ) -> int | None:
-    """Return how many machines it would fit on, to an eighth; None: not on `most_nodes`."""
+    """Return the least number of machines that fits, within an eighth; None: over `most_nodes`."""
     least = fixed._replace(
         micro_batch=fixed.micro_batch or 1, recompute=fixed.recompute or Recompute.FULL
     )
@@ -102,7 +101,7 @@ def smallest(
     doubled = [cluster.nodes]
     while 2 * doubled[-1] <= most_nodes:
         doubled.append(2 * doubled[-1])
-    # The most can be cut in any way that fewer can: where it does not fit, none does.
+    # The largest number allows every split of a smaller one: if it does not fit, none does.
     if len(doubled) == 1 or not do(doubled[-1]):
         return None
     enough = next(each for each in doubled[1:] if do(each))
@@ -137,7 +136,7 @@ def _bases(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> Iterator[Parall
                 flash_attention=fixed.flash_attention, fully_sharded=fixed.fully_sharded,
                 first_layers=fixed.first_layers, last_layers=fixed.last_layers,
             )  # fmt: skip
-            # Smaller first and last stages if layers do not divide and a person set none.
+            # Smaller first and last stages if layers do not divide and the user has set none.
             ends = None if base.is_uneven else stages.uneven(shape.layers, base.pipeline)
             yield (
                 base
@@ -147,7 +146,7 @@ def _bases(shape: ModelShape, cluster: Cluster, fixed: Fixed) -> Iterator[Parall
 
 
 def recomputes(fixed: Fixed) -> tuple[Recompute, ...]:
-    """A fused kernel keeps no scores: recomputing them costs time and saves nothing."""
+    """Recomputation modes to try. A fused kernel keeps no scores, so selective saves no memory."""
     if fixed.recompute is not None:
         return (fixed.recompute,)
     if fixed.flash_attention:
@@ -169,12 +168,12 @@ def _batched(shape: ModelShape, base: ParallelLayout, fixed: Fixed) -> Iterator[
 
 
 def usual_batch(world: int, step: int) -> int:
-    """16 for each GPU, rounded up to what divides."""
+    """A global batch of 16 per GPU, rounded up to a multiple of `step`."""
     return -(-BATCH_PER_GPU * world // step) * step
 
 
 def plain_or(virtual: int | None) -> int | None:
-    """One chunk a stage is the plain schedule, for Megatron too."""
+    """One chunk per stage is the plain schedule, as in Megatron."""
     return None if virtual == 1 else virtual
 
 
@@ -197,7 +196,7 @@ def _seconds(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> flo
         machine = cluster.machine._replace(gpu=gpu)
         found = speed.step_seconds(shape, layout, cluster._replace(machine=machine))
     assert found is not None
-    # A rounded-up batch is more work, not a slower layout.
+    # Per sample: a larger, rounded-up batch is more work, not a slower layout.
     return found / layout.global_batch
 
 
@@ -220,7 +219,7 @@ def preset(name: str) -> Preset:
 
 
 def shape(model: Preset | None, given: dict[str, Any], experts: dict[str, Any]) -> ModelShape:
-    """Overlay the preset with what was given; without a preset four sizes are needed."""
+    """Apply the given values to the preset; without a preset, four sizes are required."""
     set_ones = {key: value for key, value in given.items() if value is not None}
     mixture = {key: value for key, value in experts.items() if value is not None}
     if mixture and "count" not in mixture:
@@ -258,7 +257,7 @@ def cluster(
 
 
 def stores(texts: Sequence[str], cloud: str) -> tuple[Store, ...]:
-    """`amlfs-125:16` is 16 TiB of a tier, `nfs=2.5` a measured rate in GB/s."""
+    """Parse stores: `amlfs-125:16` is 16 TiB of a tier, `nfs=2.5` a measured rate in GB/s."""
     return tuple(map(_store, texts)) or storage.usual_stores(cloud)
 
 
@@ -300,7 +299,7 @@ def name(model: str | None) -> str:
 
 
 def fixed(model: Preset | None, given: dict[str, Any]) -> Fixed:
-    """LLM-Foundry shards all states and has no TP or PP; its batch is that of its YAML."""
+    """For LLM-Foundry: all states sharded, no TP or PP, and the batch of its YAML."""
     found = Fixed(**given)
     if model is None or model.trainer != "llm-foundry":
         return found

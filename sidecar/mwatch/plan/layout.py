@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How a model is laid out over the GPUs: parallel sizes, batches, and what saves memory.
+"""How a model is laid out over the GPUs: parallel sizes, batches, and memory-saving switches.
 
-DP = world / (TP x PP x CP). Experts divide inside that: EP is not a factor of the world size.
+DP = world / (TP x PP x CP). EP divides DP, so it is not a factor of the world size.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import StrEnum
 class Recompute(StrEnum):
     NONE = "none"
     SELECTIVE = "selective"
-    """Attention scores; with flash attention they are never kept, and it changes nothing."""
+    """Recompute attention scores; no effect with flash attention, which never stores them."""
     FULL = "full"
 
 
@@ -26,7 +26,7 @@ class ParallelLayout:
     context: int = 1
     expert: int = 1
     virtual: int | None = None
-    """Chunks of layers a stage, of the interleaved schedule; None: the plain one."""
+    """Chunks of layers per stage in the interleaved schedule; None: the plain schedule."""
     micro_batch: int = 1
     global_batch: int = 1
     recompute: Recompute = Recompute.SELECTIVE
@@ -34,8 +34,8 @@ class ParallelLayout:
     distributed_optimizer: bool = True
     flash_attention: bool = True
     fully_sharded: bool = False
-    """FSDP, as LLM-Foundry trains: every state split over all GPUs, no TP and no PP."""
-    first_layers: int | None = None  # of the first pipeline stage; None: as many as the others
+    """FSDP, as used by LLM-Foundry: all states are sharded over all GPUs, without TP and PP."""
+    first_layers: int | None = None  # in the first pipeline stage; None: as in the others
     last_layers: int | None = None
 
     @property
@@ -59,7 +59,7 @@ class ParallelLayout:
 
     @property
     def splits_sequence(self) -> bool:
-        """Megatron switches sequence parallelism off without tensor parallelism."""
+        """Megatron turns sequence parallelism off without tensor parallelism."""
         return self.sequence_parallel and self.tensor > 1
 
     @property
@@ -78,7 +78,7 @@ class ParallelLayout:
 
     @property
     def described(self) -> str:
-        """With what it recomputes, and what is switched off."""
+        """The sizes, with recomputation and the switches that are off."""
         switches = (
             ("sequence parallelism", self.splits_sequence or self.tensor == 1),
             ("distributed optimizer", self.distributed_optimizer or self.fully_sharded),

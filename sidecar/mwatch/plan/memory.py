@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of one GPU of each pipeline stage, by part, and what Megatron's own report would print.
+"""Memory of one GPU of each pipeline stage, by part, and the figures of Megatron's own report.
 
-Weights take 2 bytes a parameter, gradients 4, Adam with its fp32 copy 12, which the distributed
+Weights take 2 bytes per parameter, gradients 4, Adam with its fp32 copy 12, which the distributed
 optimizer splits over DP x CP. Activations follow arXiv 2205.05198, table 2. Loss, allocator, CUDA
-and NCCL were measured with gpt2-large on one and two H200: tests/plan/test_two_gpus.py meets every
-figure within 4 %. `footprint` follows Megatron core_v0.16.1: without biases and positions, experts
-not split by EP, the first stage alone, context parallelism ignored.
+and NCCL were measured with gpt2-large on one and two H200: the estimates are within 4 % of every
+figure in tests/plan/test_two_gpus.py. `footprint` follows Megatron core_v0.16.1: it leaves out
+biases and positions, does not split experts by EP, counts the first stage only, and ignores context
+parallelism.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from mwatch.plan.layout import ParallelLayout, Recompute
 from mwatch.plan.shape import ModelShape
 from mwatch.plan.stages import in_flight
 
-_INPUTS = 8.0  # bytes a token and channel: inputs of both norms, of attention and of the MLP
-_MASKS = 2.0  # of both dropouts, one byte each
+_INPUTS = 8.0  # bytes per token and channel: inputs of both norms, of attention and of the MLP
+_MASKS = 2.0  # bytes per token and channel: one for each of two dropout masks
 _TOKEN_ID = 8
-_SCORE = 5.0  # bytes of an attention score: softmax 2, dropout mask 1, result 2
+_SCORE = 5.0  # bytes per attention score: softmax 2, dropout mask 1, result 2
 _SCORE_BUFFER = 2.0
-"""Megatron's own attention multiplies into one buffer, which it keeps for all layers."""
+"""Bytes per score of the buffer that Megatron's unfused attention shares between all layers."""
 MIB = 1024.0**2
 GIB = 1024.0**3
 WEIGHT_BYTES = 2.0
@@ -37,20 +38,20 @@ _OVERHEAD = 1.05
 
 
 def tokens(shape: ModelShape, layout: ParallelLayout) -> int:
-    """Of one micro-batch on one GPU."""
+    """Tokens of one micro-batch on one GPU."""
     return layout.micro_batch * (shape.sequence // layout.context)
 
 
 def layer_bytes(shape: ModelShape, layout: ParallelLayout, *, with_experts: bool) -> float:
-    """Of one layer and one micro-batch, nothing recomputed but what `recompute` says."""
+    """Activations of one layer for one micro-batch, without scores that are recomputed."""
     unit = tokens(shape, layout) * shape.hidden
     shared = layout.tensor if layout.splits_sequence else 1
     inputs, wide = _INPUTS + _MASKS, _attention_width(shape)
     if with_experts and shape.experts is not None:
         chosen = shape.experts.top_k
         inputs += 2.0 * chosen  # each expert's copy of its tokens
-        # A router's weight is multiplied in before the second matrix: SwiGLU's kernel does that
-        # on its way, other activations keep one more copy.
+        # The router's weight is applied before the second matrix. SwiGLU's kernel fuses that;
+        # other activations keep one more copy. So both take three widths.
         wide += 2.0 * shape.expert_ffn * 3 / shape.hidden * chosen
         wide += _mlp_width(shape, shape.experts.shared_ffn)
     else:
@@ -62,7 +63,7 @@ def layer_bytes(shape: ModelShape, layout: ParallelLayout, *, with_experts: bool
 
 
 def _attention_width(shape: ModelShape) -> float:
-    """Queries, keys, values and the projection's input, in bytes of one hidden channel."""
+    """Bytes per hidden channel of the queries, keys, values and the projection's input."""
     return (4.0 * shape.query_width + 4.0 * shape.key_width) / shape.hidden
 
 
@@ -71,19 +72,19 @@ def _mlp_width(shape: ModelShape, width: int) -> float:
 
 
 def _scores(shape: ModelShape, layout: ParallelLayout) -> float:
-    """How many exist at a time; a fused kernel never has them all."""
+    """Number of attention scores of one layer; zero with a fused kernel, which stores none."""
     if layout.flash_attention:
         return 0.0
     return shape.heads * shape.sequence * tokens(shape, layout) / layout.tensor
 
 
 def score_buffer(shape: ModelShape, layout: ParallelLayout) -> float:
-    """Of attention that is not fused: once, whatever the number of layers."""
+    """Buffer of unfused attention; it exists once, whatever the number of layers."""
     return _SCORE_BUFFER * _scores(shape, layout)
 
 
 def recomputed(shape: ModelShape, layout: ParallelLayout, stage: int) -> float:
-    """Kept for one layer at a time while the backward pass computes it again."""
+    """Activations of the one layer that the backward pass is recomputing."""
     if layout.recompute is Recompute.NONE:
         return 0.0
     scores = _SCORE * _scores(shape, layout)
@@ -105,14 +106,14 @@ def layers_bytes(shape: ModelShape, layout: ParallelLayout, stage: int, in_fligh
 
 
 def embedding_bytes(shape: ModelShape, layout: ParallelLayout, in_flight: float) -> float:
-    """Token numbers and the dropout mask, on the first stage."""
+    """Token ids and the dropout mask, on the first stage."""
     shared = layout.tensor if layout.splits_sequence else 1
     return tokens(shape, layout) * (_TOKEN_ID + shape.hidden) * in_flight / shared
 
 
 def output_bytes(shape: ModelShape, layout: ParallelLayout) -> float:
-    """Result of the last norm and the logits, on the last stage, as Megatron's report counts them:
-    four bytes each with both sequence parallelism and selective recomputation."""
+    """Output of the last norm and the logits, on the last stage, as Megatron's report counts them:
+    with both sequence parallelism and selective recomputation, four bytes each."""
     both = layout.splits_sequence and layout.recompute is Recompute.SELECTIVE
     width = 4.0 if both else 2.0
     norm = shape.hidden / (layout.tensor if both else 1)
@@ -130,7 +131,7 @@ class StageMemory(NamedTuple):
     gradients: float
     optimizer: float
     activations: float
-    loss: float  # of the logits, beyond what `activations` counts
+    loss: float  # peak of the logits, beyond their share in `activations`
     allocator: float
     runtime: float  # CUDA context and NCCL buffers
 
@@ -156,8 +157,8 @@ def _states(
     shape: ModelShape, layout: ParallelLayout, held: parameters.GpuParameters
 ) -> tuple[float, float, float]:
     if layout.fully_sharded:
-        # fp32 weights, gradients and moments are cut over all GPUs; two blocks at a time are
-        # gathered in 16 bits, and one block's gradients are not yet given away.
+        # fp32 weights, gradients and moments are sharded over all GPUs. Two blocks at a time are
+        # gathered in 16 bits, and the gradients of one block are not reduced yet.
         block = parameters.layer(shape, with_experts=shape.experts is not None).total
         mine = held.total / layout.world
         return 4 * mine + 2 * WEIGHT_BYTES * block, 4 * mine + WEIGHT_BYTES * block, 8 * mine
@@ -173,8 +174,8 @@ def _optimizer(layout: ParallelLayout, held: parameters.GpuParameters) -> float:
 
 
 def _activations(shape: ModelShape, layout: ParallelLayout, number: int) -> tuple[float, float]:
-    """Return what is kept, and what the loss adds. No layer is recomputed while the logits exist:
-    the larger of both counts."""
+    """Return the bytes of the activations, and what the loss adds. Layers are not recomputed while
+    the logits exist, so only the larger of both counts."""
     many = in_flight(layout, number)
     kept = layers_bytes(shape, layout, number, many)
     kept += score_buffer(shape, layout)
@@ -195,7 +196,8 @@ def all_stages(shape: ModelShape, layout: ParallelLayout) -> tuple[StageMemory, 
 
 
 def fullest(shape: ModelShape, layout: ParallelLayout) -> StageMemory:
-    """Of equal stages only the first is computed: it keeps the most micro-batches."""
+    """The stage with the most memory. Of equal stages only the first, with most micro-batches, is
+    computed."""
     kinds: dict[object, int] = {}
     for number in range(layout.pipeline):
         ends = number == 0, number == layout.pipeline - 1
@@ -205,7 +207,7 @@ def fullest(shape: ModelShape, layout: ParallelLayout) -> StageMemory:
 
 
 class Footprint(NamedTuple):
-    """In MB of 1024 x 1024 bytes, as Megatron prints them."""
+    """Figures of Megatron's report, in MB of 1024 x 1024 bytes as it prints them."""
 
     weight_and_optimizer: float
     activation: float
@@ -225,7 +227,7 @@ def footprint(shape: ModelShape, layout: ParallelLayout) -> Footprint:
 
 
 def unlisted(shape: ModelShape, layout: ParallelLayout) -> tuple[str, ...]:
-    """Return what this layout has and the report does not count."""
+    """Return the parts of this layout that the report does not count."""
     only = layout.recompute is not Recompute.SELECTIVE
     found = (
         ("sequence parallelism", layout.splits_sequence and only),

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How many parameters a GPU holds, by how they are split.
+"""Number of parameters on a GPU, by how they are split.
 
-Exact: for `7.5B` at TP 8 it is what Megatron prints, 941,594,624, with biases and learned
-positions, which Megatron's theoretical report leaves out.
+The count is exact: for `7.5B` at TP 8 it is 941,594,624, as Megatron prints. It includes biases and
+learned positions, which Megatron's theoretical report leaves out.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _experts(shape: ModelShape, experts: Experts) -> Count:
 
 
 def all_layers(shape: ModelShape, layers: int, rich: int) -> Count:
-    """Count `layers` layers, `rich` of them with experts."""
+    """Parameters of `layers` layers, `rich` of them with experts."""
     found = Count()
     for number, kind in ((rich, True), (layers - rich, False)):
         one = layer(shape, with_experts=kind)
@@ -79,7 +79,7 @@ def _model(shape: ModelShape) -> Count:
 
 
 def total(shape: ModelShape, tensor: int = 1) -> int:
-    """Count the whole model, a shared embedding once, with the padding that TP needs."""
+    """Parameters of the whole model, a tied embedding counted once, with the padding for TP."""
     embedding = shape.padded_vocabulary(tensor) * shape.hidden
     blocks = _model(shape).total + shape.norm_width * shape.hidden
     positions = shape.positions * shape.hidden if shape.learned_positions else 0
@@ -98,7 +98,7 @@ def on_stage(shape: ModelShape, layout: ParallelLayout, stage: int) -> GpuParame
     found = all_layers(shape, *stages.held(shape, layout, stage))
     is_first, is_last = stage == 0, stage == layout.pipeline - 1
     embedding = shape.padded_vocabulary(layout.tensor) * shape.hidden
-    # A tied embedding lies on the first and the last stage, where these are two.
+    # The first and the last stage each hold a copy of a tied embedding, unless they are one.
     copies = int(is_first) + int(is_last and not (is_first and shape.tied))
     found = found.plus(Count(tensor=copies * embedding))
     if is_first and shape.learned_positions:

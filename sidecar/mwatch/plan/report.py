@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch plan`: the plan itself, as JSON, and as values of `manifests/charts/megatron-training`.
+"""`mwatch plan`: the plan, its JSON, and its values for `manifests/charts/megatron-training`.
 
-A layout is searched for if none is given, and judged if one is. The JSON has bytes and seconds. The
-values hold only what the plan decided; the save interval is that of the first store, for a save in
-the background, and what the chart has no value for becomes an argument of Megatron.
+A given layout is checked; otherwise one is searched for. The JSON uses bytes and seconds. The chart
+values contain only decisions of the plan. Their save interval is for background saves to the first
+store, and settings that the chart has no value for become arguments of Megatron.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PlanRequest(NamedTuple):
     fixed: Fixed
     stores: tuple[Store, ...]
     failures_per_1000_gpu_days: float = storage.FAILURES_PER_1000_GPU_DAYS
-    hours_between_failures: float | None = None  # of the whole job; replaces the rate
+    hours_between_failures: float | None = None  # for the whole job; overrides the rate
     restart_seconds: float = 300.0
     step_seconds: float | None = None
     peak_share: float = speed.PEAK_SHARE
@@ -56,8 +56,8 @@ class CapacityPlan:
     request: PlanRequest
     layout: ParallelLayout
     problems: tuple[check.LayoutProblem, ...]
-    other: ParallelLayout | None  # A layout that would work, if this does not
-    nodes: int | None  # machines on which it would work, if nothing works on these
+    other: ParallelLayout | None  # a layout that would work, if this one does not
+    nodes: int | None  # machines that `other` needs, if these are too few
 
     @property
     def works(self) -> bool:
@@ -69,7 +69,7 @@ class CapacityPlan:
 
     @property
     def can_be_counted(self) -> bool:
-        """Stages have no size if layers, heads or GPUs do not divide."""
+        """Whether stages have a size: layers, heads and GPUs must divide."""
         return check.holds(self.request.shape, self.layout)
 
     @property
@@ -90,7 +90,7 @@ class CapacityPlan:
 
     @property
     def report(self) -> Footprint | None:
-        """What Megatron would print; LLM-Foundry prints no such line."""
+        """Megatron's memory report; None for LLM-Foundry, which prints none."""
         return None if self.layout.fully_sharded else footprint(self.request.shape, self.layout)
 
     @property
@@ -128,7 +128,7 @@ class CapacityPlan:
     def _save(self, store: Store) -> SaveCost:
         between = self.seconds_between_failures
         write = store.seconds(self.checkpoint_bytes)
-        restart = self.request.restart_seconds + write  # it is read again at the same speed
+        restart = self.request.restart_seconds + write  # the checkpoint is read at the same speed
         stall = storage.async_stall_seconds(self.request.shape, self.layout)
         return SaveCost(
             store,
@@ -138,7 +138,7 @@ class CapacityPlan:
         )
 
     def steps(self, seconds: float) -> int | None:
-        """Steps in so many seconds, at least one; None if the step time is unknown."""
+        """Steps in that time, at least one; None if the step time is unknown."""
         step = self.step_seconds
         return None if step is None else max(round(seconds / step), 1)
 
@@ -156,8 +156,9 @@ def make(request: PlanRequest) -> CapacityPlan:
 
 
 def _would_work(request: PlanRequest) -> tuple[ParallelLayout | None, int | None]:
-    """Change as little as possible: the parallel sizes, then micro batch and recomputation, then
-    the global batch, then the number of machines. Switches stay."""
+    """A layout that works, and its machines if more are needed. Change as little as possible: the
+    parallel sizes, then micro batch and recomputation, then the global batch, then the number of
+    machines. Switches are kept."""
     open_sizes = request.fixed._replace(
         tensor=None, pipeline=None, context=None, expert=None, virtual=None,
         first_layers=None, last_layers=None,
@@ -176,7 +177,7 @@ def _would_work(request: PlanRequest) -> tuple[ParallelLayout | None, int | None
 
 
 def _nearest(request: PlanRequest) -> ParallelLayout:
-    """What was given, completed by what needs least memory; else by usual values."""
+    """The given sizes, completed for the least memory; if nothing divides, by usual values."""
     possible = tuple(choose.candidates(request.shape, request.cluster, request.fixed))
     if possible:
         return min(possible, key=lambda each: memory.fullest(request.shape, each).total)
@@ -267,7 +268,7 @@ def _saving_json(plan: CapacityPlan, saving: Saving) -> dict[str, Any]:
 
 
 def values(plan: CapacityPlan) -> dict[str, Any]:
-    """InputError if the chart cannot express the plan."""
+    """Values of the chart. Raises InputError if the chart cannot express the plan."""
     _refuse(plan)
     layout, cluster = plan.layout, plan.request.cluster
     found: dict[str, Any] = {
@@ -380,7 +381,7 @@ def notes(plan: CapacityPlan) -> tuple[str, ...]:
 
 
 def as_yaml(tree: dict[str, Any], reported: tuple[str, ...] = ()) -> str:
-    """Write two levels of plain values, as the chart's values have."""
+    """Write plain values of two levels, as in the chart's values."""
     lines = [f"# {each}" for each in reported]
     for part, keys in tree.items():
         lines.append(f"{part}:")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The shape of a transformer, as Megatron-LM's arguments give it, and the presets by name.
+"""The shape of a transformer, as defined by Megatron-LM's arguments, and the presets by name.
 
 A preset's name is not its size: `857m` has 0.35 and `375m` 0.06 billion parameters.
 """
@@ -19,11 +19,11 @@ _FOUNDRY = "LLM-Foundry v0.18.0, scripts/train/yamls/pretrain"
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """Mixture of experts; `every`: 1 in all layers, 2 in every second one."""
+    """Mixture of experts; `every`: 1: in all layers, 2: in every second layer."""
 
     count: int
     top_k: int = 2
-    ffn: int | None = None  # none: as wide as the dense MLP
+    ffn: int | None = None  # None: as wide as the dense MLP
     shared_ffn: int = 0
     every: int = 1
 
@@ -35,9 +35,9 @@ class ModelShape:
     heads: int
     sequence: int
     vocabulary: int = GPT2_VOCABULARY
-    max_positions: int | None = None  # none: as long as the sequence
-    ffn: int | None = None  # none: four times hidden
-    groups: int | None = None  # of keys and values; None: one for each head
+    max_positions: int | None = None  # None: as long as the sequence
+    ffn: int | None = None  # None: four times hidden
+    groups: int | None = None  # key-value groups; None: one per head
     head_size: int | None = None
     gated: bool = False
     bias: bool = True
@@ -72,7 +72,7 @@ class ModelShape:
 
     @property
     def norm_width(self) -> int:
-        """Parameters of one norm, in units of hidden: a LayerNorm has a bias."""
+        """Parameters of one norm, in units of hidden: a LayerNorm has a bias, an RMSNorm none."""
         return 1 if self.rms_norm else 2
 
     @property
@@ -88,7 +88,7 @@ class ModelShape:
         return -(-(first + count) // every) - -(-first // every)
 
     def padded_vocabulary(self, tensor: int) -> int:
-        """Megatron rounds it up to a multiple of 128 x TP."""
+        """The vocabulary rounded up to a multiple of 128 x TP, as in Megatron."""
         step = 128 * tensor
         return -(-self.vocabulary // step) * step
 
@@ -98,7 +98,7 @@ class Preset(NamedTuple):
     tensor: int = 1
     pipeline: int = 1
     micro_batch: int = 1
-    global_batch: int | None = None  # none: 16 for each GPU
+    global_batch: int | None = None  # None: 16 per GPU
     trainer: Literal["megatron", "llm-foundry"] = "megatron"
     source: str = ""
 
@@ -116,7 +116,7 @@ def _box(layers: int, hidden: int, heads: int) -> Preset:
 
 
 def _mpt(layers: int, hidden: int, heads: int, whole: int, micro: int) -> Preset:
-    """With bias and learned positions; vocabulary as in the YAML."""
+    """An MPT model with biases and learned positions; vocabulary as in the YAML."""
     shape = ModelShape(layers, hidden, heads, 2048, vocabulary=50368)
     return Preset(shape, 1, 1, micro, whole, "llm-foundry", _FOUNDRY)
 
@@ -129,7 +129,7 @@ PRESETS: dict[str, Preset] = {
     "857m": _aks(24, 1024, 16, 2048, 1, 1),
     "375m": _aks(12, 512, 8, 1024, 1, 1),
     "125m": _aks(12, 768, 12, 1024, 1, 1),
-    # TP and PP as in the paper's table, which the document takes its shapes from.
+    # TP and PP as in the table of the paper from which the document takes its shapes.
     "1.7B": _hyperpod(24, 2304, 24, 1, 1),
     "3.6B": _hyperpod(30, 3072, 32, 2, 1),
     "7.5B": _hyperpod(36, 4096, 32, 4, 1),

@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Estimate how long a step takes, for ranking layouts and for steps between saves.
+"""Estimate the time of a step, to rank layouts and to convert save intervals into steps.
 
-Work by arXiv 2104.04473, equation 3, at a share of the GPU's peak that is reached in practice; then
-the pipeline bubble and the bytes that must cross links. A measured time (`--step-seconds`) is
-better.
+The work is that of arXiv 2104.04473, equation 3, at a realistic share of the GPU's peak, plus the
+pipeline bubble and the traffic on links. A measured time (`--step-seconds`) is better.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ from mwatch.plan.shape import ModelShape
 from mwatch.plan.stages import bubble
 
 PEAK_SHARE = 0.40  # gpt2-large at 32 x 1024 tokens took 437 ms on an H200: 39 %
-_SMALL_WORK = 0.3e6  # tokens x channels on a GPU at which kernels reach half of that
+_SMALL_WORK = 0.3e6  # tokens x channels on a GPU at which kernels reach half of it
 _LINK_SHARE = 0.7
-_GRADIENTS_SEEN = 0.25  # share of the gradients' traffic that the backward pass does not hide
+_GRADIENTS_SEEN = 0.25  # share of gradient traffic that does not overlap with the backward pass
 _CONTEXT_SEEN = 0.5
 _SENDS_SEEN = 0.5
 _SLOW_LINK = 12.0  # GB/s if unknown: PCIe, or a network
 
 
 def step_flops(shape: ModelShape, global_batch: int) -> float:
-    """Forward and backward, nothing recomputed."""
+    """Floating-point operations of forward and backward pass, without recomputation."""
     positions = shape.positions * shape.hidden if shape.learned_positions else 0
     dense = 6.0 * (parameters.active(shape) - positions) * global_batch * shape.sequence
     scores = 12.0 * global_batch * shape.layers * shape.sequence**2 * shape.query_width
@@ -51,7 +50,7 @@ def step_seconds(
 
 
 def _link(cluster: Cluster, gpus: int) -> float:
-    """Bytes per second between GPUs of a group of that many neighbours."""
+    """Bytes per second between the GPUs of a group of `gpus` neighbours."""
     inside = cluster.machine.gpu.link_gbytes or _SLOW_LINK
     across = cluster.network_gbytes or _SLOW_LINK
     gbytes = inside if gpus <= cluster.machine.gpus else across
@@ -59,7 +58,7 @@ def _link(cluster: Cluster, gpus: int) -> float:
 
 
 def _within_layers(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> float:
-    """Of one micro-batch: what a layer waits for."""
+    """Seconds per micro-batch in which layers wait for communication."""
     count = shape.layers / layout.pipeline
     hidden = 2.0 * tokens(shape, layout) * shape.hidden
     tensor, context, expert = layout.tensor, layout.context, layout.expert
@@ -74,7 +73,7 @@ def _within_layers(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) 
 
 
 def _between_stages(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> float:
-    """Of one micro-batch: to the next stage and back, for each of its chunks."""
+    """Seconds per micro-batch to send data to the next stage and back, for each chunk."""
     if layout.pipeline == 1:
         return 0.0
     sent = 2 * 2.0 * tokens(shape, layout) * shape.hidden / layout.tensor * (layout.virtual or 1)
@@ -87,6 +86,6 @@ def _gradients(shape: ModelShape, layout: ParallelLayout, cluster: Cluster) -> f
         moved = 6.0 * parameters.total(shape) * layout.microbatches * (ranks - 1) / ranks
         return _GRADIENTS_SEEN * moved / _link(cluster, ranks)
     held = parameters.on_stage(shape, layout, 0).dense
-    # Neighbours in rank order are first TP, then CP and DP, last PP.
+    # Rank order: TP varies fastest, then CP and DP, PP slowest.
     reach = layout.tensor * ranks
     return _GRADIENTS_SEEN * 6.0 * held * (ranks - 1) / ranks / _link(cluster, reach)

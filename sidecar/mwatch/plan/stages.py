@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of each pipeline stage, the micro-batches it keeps, and how long it is idle.
+"""The layers of each pipeline stage, the micro-batches in flight on it, and its idle share.
 
 Stages are even, or the first and last have their own size (Megatron's
-`--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`). With VPP a stage
-has a piece of every chunk. The schedule is 1F1B, plain or interleaved (arXiv 2104.04473, section
+`--decoder-first-pipeline-num-layers` and `--decoder-last-pipeline-num-layers`). With VPP each stage
+holds a part of every chunk. The schedule is 1F1B, plain or interleaved (arXiv 2104.04473, section
 2.2).
 """
 
@@ -23,11 +23,11 @@ class Ends(NamedTuple):
 
 class StageLayers(NamedTuple):
     layers: int
-    rich: int  # those with experts
+    rich: int  # number of layers with experts
 
 
 def between(layers: int, layout: ParallelLayout) -> tuple[int, int]:
-    """Return the layers and stages left for the stages between the ends."""
+    """Return the number of layers, and of stages, without ends that have their own size."""
     ends = [each for each in (layout.first_layers, layout.last_layers) if each is not None]
     return layers - sum(ends), layout.pipeline - len(ends)
 
@@ -55,7 +55,7 @@ def held(shape: ModelShape, layout: ParallelLayout, stage: int) -> StageLayers:
 
 
 def largest(layers: int, layout: ParallelLayout) -> int:
-    """Return the layers of the largest stage: the others wait for it."""
+    """Return the number of layers of the largest stage, which the others wait for."""
     if not layout.is_uneven:
         return layers // layout.pipeline
     some = {0, min(1, layout.pipeline - 1), layout.pipeline - 1}
@@ -63,8 +63,9 @@ def largest(layers: int, layout: ParallelLayout) -> int:
 
 
 def uneven(layers: int, stages: int) -> Ends | None:
-    """Return ends that make the rest even; what is short is taken from the last one first, which
-    has the logits too. None: it is even anyway, or no stage would be left."""
+    """Return sizes of the first and last stage that make the others even. The last stage, which
+    also holds the logits, gets the fewest layers. None: all stages are even already, or an end
+    would be empty."""
     if stages < 2 or layers % stages == 0:
         return None
     each = -(-layers // stages)
@@ -74,8 +75,8 @@ def uneven(layers: int, stages: int) -> Ends | None:
 
 
 def in_flight(layout: ParallelLayout, stage: int) -> float:
-    """Return the most micro-batches whose activations the stage holds, in units of all its
-    layers."""
+    """Return the peak number of micro-batches whose activations the stage holds, in units of all
+    its layers."""
     stages, count = layout.pipeline, layout.microbatches
     if stages == 1:
         return 1.0

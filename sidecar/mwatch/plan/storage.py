@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where checkpoints are written, how large they are, how often to save, and the resulting goodput.
 
-Lustre services sell throughput by capacity: 16 TiB of AMLFS 125 take 2 GB/s, 512 TiB take 64.
-Sources: the document about AKS (AMLFS: 40 to 500 MB/s a TiB, from 48 to 4 TiB), AWS's API reference
-(FSx for Lustre PERSISTENT_2: 125 to 1000, from 1.2 TiB), Azure's limit of a standard account (25
-Gbit/s). A checkpoint has 14 bytes a parameter: 16-bit weights, their fp32 copy and both moments of
-Adam; 2.22 TiB for 175b, which the document about AKS calls 2.3. The interval is Young's (1974,
-sqrt(2 C M)) and Daly's (2006, with terms for long saves), for independent failures at one rate.
+Lustre services scale throughput with capacity: 16 TiB of AMLFS 125 take 2 GB/s, 512 TiB take 64.
+Sources: the AKS document (AMLFS: 40 to 500 MB/s per TiB, from 48 to 4 TiB), AWS's API reference
+(FSx for Lustre PERSISTENT_2: 125 to 1000, from 1.2 TiB), Azure's limit for a standard account (25
+Gbit/s). A checkpoint takes 14 bytes per parameter: 16-bit weights, their fp32 copy and both moments
+of Adam. That is 2.22 TiB for 175b; the AKS document says 2.3. The save interval is Young's (1974,
+sqrt(2 C M)) and Daly's (2006, with terms for long saves), which assume independent failures at a
+constant rate.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from mwatch.plan.shape import ModelShape
 
 TIB = 1024.0**4
 BYTES_PER_PARAMETER = 14
-SHARDED_BYTES_PER_PARAMETER = 12  # with FSDP: the fp32 weights are the only ones
+SHARDED_BYTES_PER_PARAMETER = 12  # with FSDP, which has only fp32 weights
 HOST_GBYTES = 10.0
-"""GB/s from one GPU to its machine's memory, with many GPUs: what an async save waits for."""
+"""GB/s from one of many GPUs to host memory; training waits for this copy in an async save."""
 LEAST_STALL_SECONDS = 1.0
 FAILURES_PER_1000_GPU_DAYS = 0.47
 """Llama 3 405B: 419 unexpected interruptions of 16,384 GPUs in 54 days."""
@@ -32,10 +33,10 @@ _LONGEST_EXPONENT = 50.0
 
 class Tier(NamedTuple):
     name: str
-    mbytes_per_tib: float | None  # MB/s a TiB; None: one rate whatever its size
+    mbytes_per_tib: float | None  # MB/s per TiB; None: a fixed rate whatever the size
     least_tib: float
     flat_gbytes: float = 0.0
-    usual_tib: float = 0.0  # capacity if none is given; of the AMLFS table in the document
+    usual_tib: float = 0.0  # default capacity; for AMLFS from the table in the AKS document
 
     def gbytes(self, tib: float) -> float:
         if self.mbytes_per_tib is None:
@@ -60,14 +61,14 @@ TIERS: dict[str, Tier] = {
 
 
 class Store(NamedTuple):
-    """A tier at a size, or a measured rate."""
+    """A tier with a capacity, or a measured rate."""
 
     name: str
     gbytes: float
     tib: float | None = None
 
     def seconds(self, size: float) -> float:
-        """To write or read so many bytes, at best."""
+        """Least time to write or read `size` bytes."""
         return size / (self.gbytes * 1e9)
 
     @property
@@ -81,7 +82,7 @@ def store(tier: Tier, tib: float | None = None) -> Store:
 
 
 def usual_stores(cloud: str) -> tuple[Store, ...]:
-    """Return what to compare if none was named: that cloud's, else all."""
+    """Return the stores to compare if the user names none: those of the cloud, else all."""
     kinds = {"azure": ("amlfs", "blob"), "aws": ("fsx",)}.get(cloud, ("amlfs", "blob", "fsx"))
     return tuple(store(each) for name, each in TIERS.items() if name.startswith(kinds))
 
@@ -92,14 +93,14 @@ def size(shape: ModelShape, layout: ParallelLayout) -> int:
 
 
 def async_stall_seconds(shape: ModelShape, layout: ParallelLayout) -> float:
-    """Estimate the time to copy the fullest GPU's part to the host."""
+    """Estimate the time to copy the share of the fullest GPU to host memory."""
     ends = {0, layout.pipeline - 1}
     most = max(_own(layout, parameters.on_stage(shape, layout, each)) for each in ends)
     return max(BYTES_PER_PARAMETER * most / (HOST_GBYTES * 1e9), LEAST_STALL_SECONDS)
 
 
 def _own(layout: ParallelLayout, held: parameters.GpuParameters) -> float:
-    """What only this GPU has, or what it writes although others have it too."""
+    """Parameters that this GPU saves: its own shard, or all it holds if nothing is sharded."""
     if layout.distributed_optimizer or layout.fully_sharded:
         return held.dense / (layout.data * layout.context) + held.expert / layout.expert_data
     return held.total
@@ -107,9 +108,9 @@ def _own(layout: ParallelLayout, held: parameters.GpuParameters) -> float:
 
 class Saving(NamedTuple):
     interval_seconds: float
-    stall_seconds: float  # of one save, for which training waits
+    stall_seconds: float  # per save, during which training waits
     young_seconds: float
-    goodput: float  # share of the time, 0 to 1, in which new steps are made
+    goodput: float  # share of the time, 0 to 1, spent on new steps
 
 
 def mean_time_between_failures(gpus: int, per_1000_gpu_days: float) -> float:
@@ -121,7 +122,7 @@ def young(stall: float, between: float) -> float:
 
 
 def daly(stall: float, between: float) -> float:
-    """Seconds of work from the end of one save to the start of the next."""
+    """Optimal seconds of work from the end of one save to the start of the next."""
     if stall >= 2 * between:
         return between
     ratio = stall / (2 * between)
@@ -129,7 +130,7 @@ def daly(stall: float, between: float) -> float:
 
 
 def goodput(work: float, stall: float, between: float, recovery: float) -> float:
-    """Daly's expected time of one interval, failures and repeats in it, against its work."""
+    """Work of one interval as a share of Daly's expected time for it, with failures and repeats."""
     if recovery / between > _LONGEST_EXPONENT or (work + stall) / between > _LONGEST_EXPONENT:
         return 0.0
     spent = between * math.exp(recovery / between) * math.expm1((work + stall) / between)
@@ -137,10 +138,11 @@ def goodput(work: float, stall: float, between: float, recovery: float) -> float
 
 
 def saving(stall: float, write: float, between: float, restart: float) -> Saving:
-    """`write` is how long the bytes take; if training waits for the save, `stall` is the same.
+    """Optimal interval and goodput. `write` is the time to write the checkpoint; `stall` is the
+    part of it during which training waits, all of it unless the save is in the background.
 
-    A save in the background starts after the one before it has ended, and a failure while it is
-    written loses one more interval.
+    A background save starts after the previous one has ended, and a failure during the write loses
+    one more interval.
     """
     work = max(daly(stall, between), write - stall)
     behind = max(write - stall, 0.0)

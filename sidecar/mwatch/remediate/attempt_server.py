@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Answers a wrapper that asks for its next attempt: start this one, wait, or use your own rule.
+"""Answers a wrapper that requests its next attempt: start this one, wait, or use your own rule.
 
-An open order goes to every pod that has not begun an attempt that high. A wrapper that asks for
-more starts for the second time: it waits while its job is being evaluated or restarted, and uses
-its own rule if mwatch will not act. A first start uses the rule too: the wrapper of node 0 reads
-the checkpoints and agrees with the others. Only the leader answers, so there is one answer.
+An open order goes to every pod that has not begun that attempt or a later one. Otherwise a wrapper
+that starts for the second time waits while its job is being evaluated or restarted, and uses its
+own rule if mwatch will not act. A first start uses the wrapper's own rule too: the wrapper of node
+0 reads the checkpoints and agrees with the others. Only the leader answers, so all wrappers get the
+same answer.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from mwatch.model.kube.next_start import NextStart
 from mwatch.model.kube.restart_state import WrapperAnswer
 
 PATIENCE_SECONDS = 45.0
-"""From the second start of a wrapper until its job must be evaluated and decided on."""
+"""How long the second start of a wrapper waits for its job to be evaluated and decided on."""
 PENDING_SECONDS = 300.0
-"""For a decision that is held back: a longer one may never be carried out, and without mwatch the
-trainer would run by now."""
+"""How long a wrapper waits for a decision that is held back: later it may never be carried out, and
+without mwatch the trainer would already be running."""
 WAITING_SECONDS = 20.0
 """A wrapper that asked this recently is waiting: it asks every few seconds."""
 _PER_SECOND = 200
@@ -44,7 +45,7 @@ class JobStanding(NamedTuple):
     """The newest attempt that its current pods have run."""
     pods: int = 1
     answer: WrapperAnswer = WrapperAnswer.WAIT_UNDECIDED
-    """If there is no order for the wrapper."""
+    """The answer to a wrapper for which there is no order."""
 
 
 class Highest(NamedTuple):
@@ -85,7 +86,7 @@ class AttemptServer:
         self, namespace: str, job: str, token: str, *, pod: str = "", after: int = 0, word: str = ""
     ) -> dict[str, Any] | None:
         """None: no such job, a wrong token, or not the leader. `pod`, `after`, `word`: the headers
-        Mwatch-Pod, Mwatch-After and Mwatch-Word, which is a node's number and its secret."""
+        Mwatch-Pod, Mwatch-After and Mwatch-Word, which holds a node's number and its nonce."""
         if not self._is_leader():
             return None
         now = self._clock()
@@ -94,7 +95,7 @@ class AttemptServer:
             if found is None:
                 return None
             key, standing = found
-            # Every client gets an answer; only requests with the token are trusted.
+            # A client without a token gets an answer, but only requests with it are recorded.
             is_known = bool(token) and standing.token is not None
             answer = self._answer(key, standing, after, now)
             if pod and is_known and len(self._seen[key]) < _MAX_PODS:
@@ -120,8 +121,8 @@ class AttemptServer:
         )
 
     def _other_nodes(self, key: str, now: float) -> dict[str, str]:
-        """The words of the other nodes. If the controller dies before it answers them, they find
-        their word in the claim of node 0."""
+        """The nonces of the other nodes, by node. Node 0 puts them into its claim, where a node
+        finds its own if the controller dies before it answers that node."""
         lately = [each for each in self._seen[key].values() if now - each.at <= WAITING_SECONDS]
         pairs = (each.word.split() for each in sorted(lately, key=lambda each: each.at))
         return {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and pair[0] != "0"}

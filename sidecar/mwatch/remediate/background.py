@@ -17,7 +17,7 @@ from mwatch.kube.errors import KubeError
 
 MAX_WAITING = 512
 KNOWN_SECONDS = 600.0
-"""How long the failure of work that is not retried stays known."""
+"""How long a failure stays in `problems` if its work is not retried."""
 _FIRST_AGAIN = 2.0
 _LONGEST_AGAIN = 60.0
 _AT_ONCE = 2
@@ -33,16 +33,16 @@ class _BackgroundJob:
 
 
 class BackgroundJobs:
-    """Only the controller's loop may call it."""
+    """Runs periodic and one-time work. Only the controller's loop may call it."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(_AT_ONCE, "mwatch-background")
         self._jobs: OrderedDict[str, _BackgroundJob] = OrderedDict()
         self._is_closed = threading.Event()
         self.problems: dict[str, str] = {}
-        """By name: the last failure."""
+        """The last failure, by name."""
         self._ended: dict[str, float] = {}
-        """When work that is not retried failed."""
+        """When work that is not retried failed, by name."""
         self.dropped = 0
 
     def every(self, name: str, seconds: float, work: Callable[[], object], now: float) -> None:
@@ -53,7 +53,8 @@ class BackgroundJobs:
             job.work = work
 
     def once(self, name: str, work: Callable[[], object], now: float) -> None:
-        """One of that name at a time; replaces one that has not begun."""
+        """Run once. Work of the same name is replaced if it has not begun; while it runs, the new
+        work is dropped."""
         known = self._jobs.get(name)
         if known is not None and known.future is None:
             known.work = work

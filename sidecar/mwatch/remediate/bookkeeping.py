@@ -1,14 +1,15 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Records of restarts: ledger, Events and tokens, and clean-up of what has expired.
+"""Bookkeeping of restarts: ledger, Events and tokens, and clean-up of expired state.
 
 The engine's record and the ledger are synchronised here, so that this controller knows the actions
-of others before it decides.
+of other controllers before it decides.
 
-A sidecar requires the token of its job before it hands out evidence or restarts. All tokens derive
-from one key in the Secret `mwatch-key`, so the controller may create other Secrets but need not
-read them. The pods mount the Secret `mwatch-JOB`, which belongs to the job and is deleted with it.
-If the key's Secret is lost, a new key is made and old pods refuse it.
+A sidecar requires the token of its job before it serves evidence or restarts the trainer. All
+tokens derive from one key in the Secret `mwatch-key`, so the controller needs permission to create
+other Secrets but not to read them. The pods mount the Secret `mwatch-JOB`, which belongs to the job
+and is deleted with it. If the key's Secret is lost, a new key is made, and existing pods refuse the
+tokens derived from it.
 """
 
 from __future__ import annotations
@@ -70,13 +71,13 @@ class Tokens:
         self._key: bytes | None = None
 
     def of(self, job: KubeJob) -> str:
-        """The same for every job of that kind and name."""
+        """The token, which is the same for every job of that kind, namespace and name."""
         name = f"{job.kind.value}/{job.namespace}/{job.name}"
         digest = hmac.new(self._secret_key(), name.encode(), hashlib.sha256).digest()
         return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
     def ensure(self, job: KubeJob) -> str:
-        """Create the job's Secret if it is missing; safe to repeat."""
+        """Return the token; create the job's Secret if it is missing. Safe to repeat."""
         if secret_name(job.name) == KEY:
             raise NoPermission(f"a job may not be called {job.name}: its token would be the key")
         token = self.of(job)
@@ -122,10 +123,10 @@ def resume_orphans(
     jobs: Iterable[KubeJob],
     may_act: Callable[[], bool],
 ) -> None:
-    """Resume jobs that a restart left suspended and that are not in the ledger: a controller was
-    killed and the ledger deleted. Which pods had to go is unknown then, so none may be left. On a
-    lost node pods stay forever; then a person resumes the job. KubeError: the cluster cannot be
-    read."""
+    """Resume jobs that were left suspended by a restart which is not in the ledger: a controller
+    was killed and the ledger deleted. Which pods had to go is then unknown, so a job is resumed
+    only once it has no pods. Pods on a lost node stay forever, and a person must resume their job.
+    KubeError: the cluster cannot be read."""
     for known in jobs:
         job = find_job(access, known.namespace, known.name, known.kind)
         if job is None or not (id := restart_of(job)) or pods_of(access, job):
@@ -171,7 +172,7 @@ class RestartBookkeeper:
         self._made: dict[str, str] = {}
         self._missed: dict[str, float] = {}
         self.tokens: dict[str, str] = {}
-        """By key of the job; missing until it is created."""
+        """By key of the job; missing until the token is created or computed."""
 
     def turn(
         self, jobs: Sequence[JobMonitor], now: float, *, is_leader: bool, common: CommonCauses
@@ -198,7 +199,7 @@ class RestartBookkeeper:
         self._background.turn(now)
 
     def has_token(self, key: str, now: float) -> bool:
-        """True also if it could not be created for a while."""
+        """Also True once the token has been missing for so long that it is no longer waited for."""
         if key in self.tokens:
             self._missed.pop(key, None)
             return True
@@ -208,9 +209,7 @@ class RestartBookkeeper:
         """Copy actions from the ledger to the engine, and write fulfilled orders to the ledger.
         `reported`: the highest attempt that a wrapper has reported."""
         record, is_acting = job.engine.record, job.kube.mode == "act"
-        if (
-            is_acting
-        ):  # since the mode changed to act: actions that were only observed spend no budget
+        if is_acting:  # actions from before the mode was act were only observed: no budget spent
             for act in [each for each in record.acts if only_observed(each, entry)]:
                 job.engine.revert_action(act)
         for act in entry.acts:
@@ -250,7 +249,7 @@ class RestartBookkeeper:
         self._report(job.kube, WOULD, f"in act mwatch would {what}: {decision.reason}", now)
 
     def held(self, job: JobMonitor, case: RestartCase, now: float) -> None:
-        """Report each reason once."""
+        """Report each reason once, and drop a person's request that is too old."""
         if case.held_by and case.held_by not in case.reported:
             case.reported.add(case.held_by)
             what = _text(case.decision)

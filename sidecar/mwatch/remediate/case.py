@@ -42,17 +42,17 @@ class RestartTask:
     reason: str
     is_asked: bool
     pods: tuple[PodAddress, ...]
-    """With a reachable sidecar, the blamed one first, then those of its model replica."""
+    """Pods with a reachable sidecar: the blamed one first, then those of its model replica."""
     unreachable: tuple[tuple[str, str], ...]
     nodes: tuple[KubeNode, ...] | None
     can_in_place: bool
     avoid: str = ""
-    """The bad node."""
+    """The bad node to keep out of the next gang; empty: none."""
     blamed: str = ""
     """UID of the culprit's pod."""
     token: str = ""
     seen: tuple[KubePod, ...] = ()
-    """Its pods as the controller knows them from its watch."""
+    """The job's pods as the controller knows them from its watch."""
 
 
 class Prepared(NamedTuple):
@@ -78,11 +78,12 @@ class Halted(Exception):
 
 
 class DoneBefore(Exception):
-    """Another controller has acted on this attempt."""
+    """Another controller has already acted on this attempt."""
 
 
 class Deferred(Exception):
-    """Begun in place, which failed, and another method is refused for now: continue later."""
+    """The restart in place failed halfway, and every other method is refused for now: continue the
+    restart later."""
 
     def __init__(self, tried: str, refusal: GangRefusal) -> None:
         super().__init__(f"not in place: {tried}; {refusal.text}")
@@ -92,7 +93,7 @@ class Deferred(Exception):
 
 PERSON = "person"
 PREPARE_SECONDS = 5.0
-"""How long before an action is due its evidence is saved: that changes nothing."""
+"""Evidence is saved this long before an action is due, since saving changes nothing."""
 
 
 @dataclass(slots=True)
@@ -105,15 +106,16 @@ class RestartCase:
     since: float
     request: RestartRequest | None = None
     state: RestartState = RestartState.NONE
-    """Changed by `move` alone."""
+    """Changed only by `move`."""
     held_by: str = ""
     text: str = ""
     is_gated: bool = False
-    """By a gate in this tick; a plan's refusal and an unreachable cluster are retried later."""
+    """A gate holds the case back in this tick. After a plan's refusal, or a failure of the cluster,
+    `retry_at` delays it instead."""
     retry_at: float = 0.0
     future: Future[Any] | None = None
     again: Callable[[], TaskResult] | None = None
-    """Continues after a failure of the cluster."""
+    """Repeats the work after a failure of the cluster."""
     way: str = ""
     tried: str = ""
     """Why a deferred restart cannot finish in place."""
@@ -121,7 +123,7 @@ class RestartCase:
     """Reasons of Events: each is reported once."""
 
     def move(self, event: RestartEvent) -> None:
-        """IllegalTransition where the table has no such transition."""
+        """Raises IllegalTransition if the table has no such transition."""
         self.state = after(self.state, event)
 
     @property
@@ -134,7 +136,7 @@ class RestartCase:
 
     @property
     def is_enacted(self) -> bool:
-        """The engine has recorded it as done."""
+        """Whether the engine has recorded the action."""
         return self.state is RestartState.COMMITTING or RULES[self.state].is_written
 
 
@@ -149,9 +151,10 @@ def due(job: JobMonitor, now: float, lead: float = 0.0) -> Decision | None:
 
 
 def take_done(case: RestartCase, job: JobMonitor | None, now: float) -> Future[Any] | None:
-    """The worker's result, once; None: not yet. What is prepared early waits until it is due. One
-    pod reports the fault and another the saved checkpoint: a choice before both have reported would
-    be too old."""
+    """Return the worker's result once; None: not yet. A result that was prepared early is held
+    until the action is due, and until all pods have reported since the preparation began: one pod
+    may report the fault and another the saved checkpoint, and a choice before both have reported
+    would be stale."""
     future = case.future
     if future is None or not future.done():
         return None
@@ -209,14 +212,15 @@ def record_of(
 def next_start(
     job: JobMonitor, decision: Decision, entry: JobEntry, reported: int = 0
 ) -> NextStart:
-    """Call it after the decision is recorded: its rollback is in the timeline then. `reported`: the
-    highest attempt that a wrapper has reported. Wrappers read the volume, which outlives ledger
-    and job; an order with a used number cannot be followed."""
+    """The order for the next attempt. Call it after the decision is recorded, when its rollback is
+    in the timeline. `reported`: the highest attempt that a wrapper has reported. Wrappers read the
+    attempt from the volume, which outlives ledger and job; they cannot follow an order whose number
+    is used."""
     timeline = job.engine.job.timeline
     number = max(job.attempt, timeline.attempt, entry.attempt, decision.attempt, reported) + 1
     is_forbidden = decision.quarantine_from is not None
-    # Older rollbacks are stored with the checkpoints. Node 0 condemns all checkpoints newer than a
-    # rollback; for an old rollback these would include good ones.
+    # Older rollbacks are stored with the checkpoints already. Node 0 condemns all checkpoints newer
+    # than a rollback, so repeating an old rollback would condemn good ones.
     since = job.engine.job.attempt.started_at
     return NextStart(
         attempt=number,
@@ -261,7 +265,7 @@ def task_of(
 
 
 def taken_up(job: JobMonitor, entry: JobEntry, step: GangStep, token: str) -> RestartTask:
-    """For a step that was begun before."""
+    """The task for a step that was begun before."""
     record = next((each for each in entry.incidents if each.id == step.id), None)
     return _task(
         job, step.id, token, None, attempt=step.attempt,
@@ -275,7 +279,7 @@ def taken_up(job: JobMonitor, entry: JobEntry, step: GangStep, token: str) -> Re
 def ledger_update(
     job: JobMonitor, decision: Decision, id: str, entry: JobEntry, reported: int, now: float
 ) -> LedgerUpdate:
-    """See `next_start`."""
+    """The update to write with the action. `reported`: see `next_start`."""
     act = job.engine.record.of_attempt(decision.attempt)
     assert act is not None
     # Wrappers that only observe count attempts themselves.
@@ -288,7 +292,7 @@ def ledger_update(
 def case_again(
     job: JobMonitor, step: GangStep, reason: str, before: RestartCase | None, now: float
 ) -> RestartCase:
-    """For a step that was begun before. `before`: its deferred case."""
+    """The case for a step that was begun before. `before`: its deferred case."""
     decision = requested_decision(job, RestartRequest(step.id, now, "mwatch", reason))
     case = RestartCase(job.key, job.kube.uid, step.id, decision, now, step.began_at)
     case.state, case.way = step.state, step.way.value
@@ -302,7 +306,7 @@ _MOUNT_SECONDS = 120.0
 
 
 def _task(job: JobMonitor, id: str, token: str, blamed: str | None, **facts: Any) -> RestartTask:
-    """With the addresses of the sidecars, the most informative first."""
+    """A task with the addresses of the sidecars, the most informative first."""
     places, unreachable = [], []
     for pod in job.facts.pods:
         view = job.pods.get(pod.uid)
@@ -339,10 +343,10 @@ def _interest(job: JobMonitor, blamed: str | None) -> Callable[[PodAddress], tup
 
 
 def _all_act(job: JobMonitor, waiting: frozenset[str]) -> bool:
-    """Every wrapper acts, and is reachable or waits already."""
+    """Whether every wrapper acts, and is either reachable or already waiting."""
     for pod in job.facts.pods:
         if pod.name in waiting:
-            continue  # only wrappers that act ask for an attempt
+            continue  # only wrappers that act request an attempt
         view = job.pods.get(pod.uid)
         wrapper = None if view is None or view.snapshot is None else view.snapshot.wrapper
         if view is None or view.problem or wrapper is None or wrapper.mode != _ACT:

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evidence of all pods of a job, collected before the job is restarted: `DIR/JOB/INCIDENT/POD.tgz`.
 
-All sidecars save at the same time. Bundles of the first pods, the blamed one among them, are
-then downloaded, within limits of number, size and time; the others stay in their pods, and the
-restart waits for them for a moment only: whether they were completed is noted while it runs. A pod
-that does not answer is listed with the reason and delays nothing. Old incidents are pruned; bundles
-that wrappers wrote next to the checkpoints are not touched.
+All sidecars save at the same time. The bundles of the first pods, which include the blamed one, are
+then downloaded, within limits of number, size and time. The other bundles stay in their pods; the
+restart waits for them only briefly, and the manifest is updated while it runs. A pod that does not
+answer is listed with the reason and delays nothing. Old incidents are pruned; bundles that wrappers
+wrote next to the checkpoints are not touched.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _MAX_TOTAL_BYTES = 4 << 30
 _MAX_NAMED = 32
 _FOLDER_SECONDS = 5.0
 _REST_SECONDS = 2.0
-"""Before a restart, for the bundles of all but the first pods."""
+"""How long a restart waits for the bundles that are not downloaded."""
 _LATE_SECONDS = 4.0
-"""Between two looks at them while the restart runs."""
+"""Polling interval for those bundles while the restart runs."""
 _DOWNLOADED, _IN_POD, _SAVING = "fetched", "in the pod", "being saved"
 
 
@@ -53,7 +53,7 @@ class EvidenceStore:
         self._seconds = seconds
 
     def save(self, task: RestartTask) -> SavedEvidence:
-        """Within the time limit, even if the file system of `root` hangs."""
+        """Collect evidence within the time limit, even if the file system of `root` hangs."""
 
         def save() -> SavedEvidence:
             folder = evidence_folder(self._root, task.job.name, task.id)
@@ -112,7 +112,7 @@ def collect(
 
 
 class _Book:
-    """What became of the evidence of each pod."""
+    """The state of the evidence of each pod."""
 
     def __init__(
         self,
@@ -164,7 +164,7 @@ class _Book:
 
 
 class _Collector:
-    """The requests to the sidecars; each raises NoAnswer if there is no evidence."""
+    """The requests to the sidecars; `download` and `wait` raise NoAnswer if there is no bundle."""
 
     def __init__(self, token: str, until: float, folder: Path | None) -> None:
         self._token = token
@@ -178,7 +178,7 @@ class _Collector:
     def request(
         self, pods: Sequence[PodAddress], reason: str
     ) -> tuple[dict[str, str], dict[str, str]]:
-        """Let all of them save; the ids of the bundles, and problems, by pod."""
+        """Ask all pods to save; return the ids of the bundles and the problems, each by pod."""
         ids: dict[str, str] = {}
         problems: dict[str, str] = {}
         body = {"reason": reason[:400], "wait_seconds": 0}
@@ -210,7 +210,8 @@ class _Collector:
         seconds: float,
         every: float = _RETRY_SECONDS,
     ) -> dict[str, str]:
-        """Whether their bundles are complete, looked at until then; at least once."""
+        """Poll, for `seconds` and at least once, until the bundles are complete. Return the state
+        of each, by pod."""
         states = {each.pod: _SAVING for each in pods}
         until = time.monotonic() + seconds
         while late := [each for each in pods if states[each.pod] == _SAVING]:
@@ -275,14 +276,14 @@ def _is_complete(reply: Reply, id: str) -> bool:
 def _gather(
     requests: Mapping[str, Callable[[], str]], seconds: float
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Answers, and problems, by pod."""
+    """Return the answers and the problems, each by pod."""
     found = gather(requests, seconds=max(0.1, seconds), workers=_WORKERS)
     problems = {pod: each.why for pod, each in found.items() if isinstance(each, TimedOut)}
     return {pod: each for pod, each in found.items() if pod not in problems}, problems
 
 
 def evidence_folder(root: Path | None, job: str, id: str) -> Path | None:
-    """The folder for a new incident, after old ones have made room; None: nothing is kept here."""
+    """Prune old incidents and return the folder for a new one; None: nothing is stored here."""
     if root is None:
         return None
     with suppress(OSError):

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reasons to hold back a due action: gates, common causes, and the limit of parallel restarts.
 
-Common cause: jobs that stall together and share a node, a switch, a volume or a zone. Restarting
-them costs each its startup, and the storage or the switch would still be broken. That the shared
-part is the cause is a guess, so it needs several jobs, close in time, and a good share of all jobs
-on that part: two of fifty jobs on one volume are chance.
+Common cause: jobs that stall together and share a node, a switch, a volume or a zone. A restart
+would cost each job its startup time and would not repair the storage or the switch. Blaming the
+shared part is a guess, so it requires several jobs that stalled close in time and are a large share
+of all jobs on that part: two of fifty jobs on one volume may be coincidence.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 STALLS = frozenset({Cause.HANG, Cause.FABRIC, Cause.STORAGE, Cause.LOST_POD, Cause.KILLED})
 _RANK = ("node", "switch", "volume", "storage class", "zone")
-"""From the narrowest, which is named if jobs share several parts."""
+"""Narrowest first: if the same jobs share several parts, the narrowest is reported."""
 
 
 class SharedPart(NamedTuple):
@@ -68,7 +68,7 @@ def parts_of(
     switch_labels: Sequence[str],
     classes: Mapping[str, str],
 ) -> frozenset[SharedPart]:
-    """What the job depends on. `classes`: the storage class of each claim, if known."""
+    """The parts that the job depends on. `classes`: the storage class of each claim, if known."""
     on = {pod.node for pod in pods if pod.node}
     found = {SharedPart("node", name) for name in on}
     for node in nodes:
@@ -102,7 +102,8 @@ def _volumes(job: KubeJob) -> set[SharedPart]:
 def common(
     stalled: Iterable[Stalled], parts: Mapping[str, frozenset[SharedPart]], rule: FleetSettings
 ) -> list[AffectedJobs]:
-    """`parts`: of all watched jobs, by key, also healthy ones. A job is in one group at most."""
+    """Group the stalled jobs by shared part; a job is in at most one group. `parts`: by key, of all
+    watched jobs, including healthy ones."""
     sharing = Counter(part for each in parts.values() for part in each)
     on: dict[SharedPart, list[Stalled]] = defaultdict(list)
     for each in stalled:
@@ -148,7 +149,7 @@ class Episode(NamedTuple):
 
 
 class CommonCauses:
-    """The open episodes; each is reported when it begins and when it ends."""
+    """Tracks the open episodes; `changed` returns each when it begins and when it ends."""
 
     def __init__(self, settings: FleetSettings) -> None:
         self._settings = settings
@@ -156,7 +157,7 @@ class CommonCauses:
         self._changed: deque[Episode] = deque(maxlen=_MAX_CHANGED)
         self._number = 0
         self.classes: Mapping[str, str] = {}
-        """The storage class of each claim; a background job reads it."""
+        """The storage class of each claim, filled in by a background job."""
         self.wants_classes = False
 
     def look(self, jobs: Sequence[JobMonitor], now: float) -> None:
@@ -206,7 +207,7 @@ def written(cause: CommonCause, book: LedgerData) -> LedgerData:
 
 
 def storage_classes(access: Access, namespace: str) -> dict[str, str]:
-    """By claim; empty if the controller may not list them."""
+    """Storage class by claim name; empty if the claims cannot be listed."""
     try:
         claims = access.list(CLAIMS, namespace).objects
     except KubeError:
@@ -232,7 +233,7 @@ BACK_SECONDS = 60.0
 
 
 class HeldBy(StrEnum):
-    """Why a due action is held back; the refusal of a plan has its own `Reason`."""
+    """Why a due action is held back. A plan's refusal is a `Reason` instead."""
 
     OBSERVE = "observe"
     PAUSE = "pause"
@@ -246,9 +247,9 @@ class HeldBy(StrEnum):
     LEDGER = "ledger"
     CLUSTER = "cluster"
     PODS = "pods"
-    """New pods have not asked for their attempt yet."""
+    """New pods have not requested their attempt yet."""
     TOKEN = "token"
-    """Without the job's token there is no evidence."""
+    """The job's token is not available yet, and sidecars give no evidence without it."""
 
 
 class Gate(NamedTuple):
@@ -296,8 +297,9 @@ def stalled_together(episode: Episode | None) -> Gate | None:
 
 
 def not_back(job: JobMonitor, since: float, waiting: Collection[str], now: float) -> Gate | None:
-    """A gang that lost pods is restarted once the wrappers of the new pods wait, so that these need
-    not be replaced again. `since`: when all pods were running."""
+    """Hold back the restart of a gang that lost pods until the wrappers of its new pods wait, so
+    that these pods need not be replaced again. `since`: when the restart became due, which is once
+    all pods run."""
     if not job.is_broken or now - since >= BACK_SECONDS:
         return None
     for each in job.pods.values():
@@ -317,7 +319,7 @@ class Waiting(NamedTuple):
     key: str
     due_at: float
     is_asked: bool = False
-    """By a person: it skips the queue, but counts as busy."""
+    """Requested by a person: it skips the queue, but counts as busy."""
 
 
 class Admitted(NamedTuple):

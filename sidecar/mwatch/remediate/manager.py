@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out the decisions about jobs: each once, or held back with a reason.
+"""Carries out each decision about a job once, or holds it back with a reason.
 
-A due action passes gates: leader, fresh view, people, maintenance, common cause, breaker. Then
-workers gather fresh facts and evidence, and only an action that is still due is written to the
+A due action must pass the gates: leader, fresh view, overrides, maintenance, common cause, breaker.
+Then workers gather fresh facts and evidence, and only an action that is still due is written to the
 ledger and carried out. A controller that starts or becomes the leader continues the restarts in
 the ledger. States and transitions are in `mwatch.model.kube.restart_state`.
 """
@@ -78,7 +78,7 @@ class Remediation:
     ledger_errors: int = 0
 
     def look(self, jobs: Sequence[JobMonitor], now: float) -> None:
-        """Called once a second by the loop that owns the engines; never waits."""
+        """Called once a second by the loop that owns the engines; never blocks."""
 
     def awaited(self, now: float) -> list[str]:
         """UIDs of pods that must report once more before a job can be restarted."""
@@ -99,7 +99,7 @@ class Remediation:
         return JobEntry()
 
     def entry(self, key: str, uid: str) -> JobEntry:
-        """The same as last read; never waits."""
+        """The entry as last read from the ledger; never blocks."""
         return JobEntry(uid=uid)
 
     def announce(
@@ -140,7 +140,7 @@ class RemediationManager(Remediation):
             may_act=lease.may_act, clock=clock,
             evidence=EvidenceStore(evidence, settings.evidence_seconds),
         )  # fmt: skip
-        # A stop must not wait for evidence and steps, which occupy threads for a while.
+        # Spare threads: a stop must not wait until evidence and other restarts are done.
         places = 2 * settings.max_restarts_at_once + settings.workers
         self._pool = ThreadPoolExecutor(places, "mwatch-restart")
         self._background = BackgroundJobs()
@@ -293,7 +293,7 @@ class RemediationManager(Remediation):
         return stalled_together(self._common.holding(job.key, now))
 
     def _admit(self, now: float) -> None:
-        """Start the jobs that nothing else holds back, as many as the breaker allows."""
+        """Start the cases that no gate holds back, as many as the breaker allows."""
         free = [
             each
             for each in self._cases.values()
@@ -395,13 +395,13 @@ class RemediationManager(Remediation):
         self._cases[job.key] = case
 
     def _failed(self, case: RestartCase, error: Exception, now: float) -> None:
-        """A restart in the ledger will be continued; any other is due again."""
+        """After a failure, a restart in the ledger is continued; any other becomes due again."""
         if isinstance(error, DoneBefore):
             self._withdraw(case.key)
             return
         if isinstance(error, Deferred):
             if case.state is RestartState.COMMITTING:
-                case.move(RestartEvent.WRITTEN)  # by the worker
+                case.move(RestartEvent.WRITTEN)  # the worker has written it to the ledger
             case.tried = error.tried
             self._hold_back(case, RestartEvent.BLOCKED, error.refusal.why.value, str(error), now)
             return

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps a bad node out of the next gang for some hours: by the job's affinity, or by a cordon.
 
-Both are off by default, limited in number, and end at a time that is written next to them. Only the
-template of a StatefulSet or of a PyTorchJob outside Kueue can be changed; other jobs need a cordon,
-which needs rights to nodes. A StatefulSet replaces its pods when its template changes, so expired
-nodes are dropped from it only together with the next restart. Failures never prevent a restart.
+Both are off by default, limited in number, and expire at a time that is kept in an annotation. Only
+the template of a StatefulSet or of a PyTorchJob outside Kueue can be changed; other jobs need a
+cordon, which requires permission to change nodes. A StatefulSet replaces its pods when its template
+changes, so expired nodes are removed from it only with the next restart. A failure here never
+prevents a restart.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class AvoidanceRefused(NamedTuple):
 
 
 def avoided(job: KubeJob, now: float) -> dict[str, float]:
-    """Nodes that the job avoids, each with the time that this ends."""
+    """Nodes that the job avoids, each with its expiry time."""
     try:
         kept = json.loads(job.annotations.get(AVOID, "{}"))
     except ValueError:
@@ -72,7 +73,7 @@ def avoid_patch(
     if text == before:
         return None
     about = {"uid": job.uid, "resourceVersion": job.resource_version, "annotations": {AVOID: text}}
-    ours = set(avoided(job, float("-inf")))  # of earlier patches, expired or not
+    ours = set(avoided(job, float("-inf")))  # nodes of earlier patches, expired or not
     return {"metadata": about, "spec": _spec(job, ours, sorted(wanted))}
 
 
@@ -84,7 +85,7 @@ def keep_off(access: Access, job: KubeJob, patch: Mapping[str, Any]) -> bool:
 def cordon(
     access: Access, nodes: Iterable[KubeNode], name: str, *, until: float, why: str, most: int
 ) -> AvoidanceRefused | None:
-    """None: done. `most`: nodes that mwatch may cordon at the same time."""
+    """None: cordoned. `most`: how many nodes mwatch may keep cordoned at the same time."""
     known = {node.name: node for node in nodes}
     node = known.get(name)
     if node is None:
@@ -184,7 +185,7 @@ def keep_out(access: Access, task: RestartTask, settings: FleetSettings, now: fl
 def _avoid(
     access: Access, task: RestartTask, settings: FleetSettings, now: float, until: float
 ) -> AvoidanceRefused | None:
-    for _ in range(_TRIES):  # its operator updates it whenever a pod changes
+    for _ in range(_TRIES):  # conflicts: the operator updates the job when a pod changes
         job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
         if job is None or job.uid != task.job.uid:
             return AvoidanceRefused("the job is gone")

@@ -3,7 +3,7 @@
 """Requests to the sidecars of one or of all pods, with the job's token and a time limit.
 
 The token is meant for that address alone: no redirect is followed and no proxy is used. The server
-at the address may lie, so its answers are bounded and only trusted about its own pod.
+at the address is not trusted: its answers are bounded, and count for its own pod only.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def ask_all(
     body: Mapping[str, Any] | None = None,
     may_go_on: Callable[[], bool] = lambda: True,
 ) -> dict[str, Reply | NoAnswer]:
-    """The same request to all of them, by pod: begun in the given order, from one thread, since a
-    thread for each of thousands costs more than the requests. With a `body` it is a POST."""
+    """Send the same request to all pods and return the replies by pod. The requests start in the
+    given order, in one thread: thousands of threads would cost more than the requests. With a
+    `body` it is a POST."""
     work = _ask_all(list(pods), path, token, body, (each_seconds, seconds), may_go_on)
     return asyncio.run(work)
 
@@ -104,7 +105,7 @@ def get(address: PodAddress, path: str, token: str, seconds: float) -> Reply:
 def download(
     address: PodAddress, path: str, token: str, target: Path, *, seconds: float, max_bytes: int
 ) -> Reply | None:
-    """Write the whole file or nothing. None: done; a reply that is not a file is returned."""
+    """Write the whole file or nothing. Return None if done, else the reply that is not a file."""
     part = target.with_name(target.name + ".part")
     try:
         with part.open("wb") as file:

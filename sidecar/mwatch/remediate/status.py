@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The status of remediation of each job, for `/v1/jobs`, the metrics and the wrappers.
 
-There is one state: the ledger's while a restart must be finished, else that of the current case,
-else that of the last restart. The state of an order is read from job and ledger alone, so it is
-known after a restart of the controller too.
+A job has one state: the ledger's while a restart must be finished, else that of the current case,
+else that of the last restart. The state of an order is derived from job and ledger alone, so it
+survives a restart of the controller.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 _LATER_SECONDS = 3.0
-"""The age of a sidecar's report, which it takes once a second, and a little more."""
+"""The greatest age of a sidecar's report, which it makes once a second, plus a margin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +54,11 @@ class RemediationStatus:
     """A HeldBy, or the Reason of a plan's refusal."""
     incident: str = ""
     way: str = ""
-    """How: in-place, delete-pods, suspend-resume, fail-one."""
+    """The method: in-place, delete-pods, suspend-resume, fail-one or stop."""
     queue_place: int | None = None
-    """From 1, if the breaker holds it back."""
+    """Place in the breaker's queue, from 1; None: not in the queue."""
     shared: str = ""
-    """The shared part of a common cause."""
+    """The shared part of the common cause that holds it back."""
     paused_until: float | None = None
     is_paused: bool = False
     pause_text: str = ""
@@ -83,7 +83,7 @@ _FOR_GOOD = (
     Reason.MANAGED_ELSEWHERE, Reason.SECOND_ACTOR, Reason.RESTART_POLICY, Reason.BACKOFF_LIMIT,
     Reason.WRAPPERS_OBSERVE,
 )  # fmt: skip
-"""Refusals that do not pass by themselves: wrappers do not wait for such a restart."""
+"""Refusals that do not clear by themselves: wrappers do not wait for such a restart."""
 
 
 class TickState(NamedTuple):
@@ -95,7 +95,8 @@ class TickState(NamedTuple):
 
 
 def current(entry: JobEntry, case: RestartCase | None) -> RestartState:
-    """The ledger's state for a restart that must be finished."""
+    """The ledger's state if there is no case, or for a restart that must be finished and is not
+    deferred; else the state of the case."""
     is_deferred = case is not None and case.state is RestartState.DEFERRED
     if entry.must_finish and not is_deferred:
         return entry.state
@@ -207,7 +208,8 @@ def _begun(job: JobMonitor) -> int:
 
 
 def is_fulfilled(job: JobMonitor, entry: JobEntry) -> bool:
-    """The ordered attempt trains: a wrapper that asks from now on does not belong to its gang."""
+    """Whether the ordered attempt trains or a later one has begun: a wrapper that asks from now on
+    does not belong to the ordered attempt's gang."""
     start = entry.start
     if start is None or entry.state is not RestartState.RELEASED:
         return False
@@ -217,9 +219,9 @@ def is_fulfilled(job: JobMonitor, entry: JobEntry) -> bool:
 
 
 def number_is_taken(job: JobMonitor, entry: JobEntry, reported: Highest, now: float) -> bool:
-    """The attempt number of the order was used before: node 0 cannot follow it. `reported`: the
-    highest attempt that a wrapper found on the volume. All pods must have reported since then that
-    they began nothing: otherwise the gang may have followed the order."""
+    """Whether the attempt number of the order was already used, so that node 0 cannot follow it.
+    `reported`: the highest attempt that a wrapper found on the volume. All pods must have reported
+    since then that they began nothing: otherwise the gang may have followed the order."""
     start = entry.start
     if start is None or entry.state is not RestartState.RELEASED:
         return False
@@ -235,8 +237,8 @@ def number_is_taken(job: JobMonitor, entry: JobEntry, reported: Highest, now: fl
 
 
 def reissue(entry: JobEntry, reported: int) -> JobEntry:
-    """With a free number. An order that forbids no checkpoint is dropped instead: the wrappers' own
-    rule has the same effect."""
+    """Give the order a free attempt number. An order that forbids no checkpoint is dropped instead:
+    the wrappers' own rule has the same effect."""
     start = entry.start
     if start is None or reported < start.attempt or not can(entry.state, RestartEvent.REISSUED):
         return entry
@@ -247,14 +249,14 @@ def reissue(entry: JobEntry, reported: int) -> JobEntry:
 
 
 def only_observed(act: Act, entry: JobEntry) -> bool:
-    """Recorded in mode observe, and never carried out."""
+    """Whether the action was recorded in mode observe and never carried out."""
     about = [each for each in entry.incidents
              if each.attempt == act.attempt and each.action is act.action]  # fmt: skip
     return bool(about) and not any(each.is_carried_out for each in about)
 
 
 def was_done(entry: JobEntry, attempt: int, id: str) -> bool:
-    """That attempt was acted on by another step."""
+    """Whether another step has acted on that attempt."""
     if entry.step is not None and entry.step.id == id:
         return False
     return any(each.attempt == attempt and not only_observed(each, entry) for each in entry.acts)

@@ -3,11 +3,12 @@
 """The slow parts of a restart, in worker threads: fresh facts, evidence, then the action.
 
 The ledger holds the plan and the order for the wrappers before the first pod changes, so another
-controller can continue from any point and repeats nothing. Every change requires the Lease.
+controller can continue from any point without repeating a step. Every change requires the Lease.
 
-In place, no pod is replaced: every wrapper ends its trainer and asks for its next attempt. When all
-wrappers wait, no process of the old attempt is left. If a pod refuses or does not ask in time, the
-pods are replaced. Safe to repeat: a wrapper ends the named attempt only, and once.
+A restart in place replaces no pod: every wrapper ends its trainer and requests its next attempt.
+Once all wrappers wait, no process of the old attempt is left. If a pod refuses, or does not request
+its attempt in time, the pods are replaced instead. This is safe to repeat, because a wrapper ends
+only the named attempt, and only once.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ def planned(
     unused: Collection[str] = (),
     pods: tuple[KubePod, ...] = (),
 ) -> GangPlan | GangRefusal:
-    """From facts read now; KubeError if they cannot be read. `unused`: pods that ran nothing.
-    `pods`: those of the job, if they are known already."""
+    """Plan the action from facts read now; KubeError if they cannot be read. `unused`: pods that
+    have run nothing. `pods`: those of the job, if they are already known."""
     job = find_job(access, task.job.namespace, task.job.name, task.job.kind)
     if job is None or job.uid != task.job.uid:
         return GangRefusal(Reason.DELETING, "the job is gone, or is another one by now")
@@ -94,7 +95,7 @@ def planned(
 
 GRACE_SECONDS = 10.0
 COME_SECONDS = 45.0
-"""Until the last wrapper asks: grace period, kill, and the wrapper's polling interval."""
+"""Limit until the last wrapper requests its attempt: grace period, kill, and polling interval."""
 _ASK_SECONDS = 8.0
 _LOOK_SECONDS = 0.25
 _FIRST_ASKED = 16
@@ -112,8 +113,8 @@ def end_all_trainers(
     wait: Callable[[float], object],
     seconds: float = COME_SECONDS,
 ) -> str:
-    """Return why it failed; empty: all wrappers wait. `attempt`: the one that ends. `waiting`: pods
-    whose wrapper waits for its next attempt."""
+    """Restart in place. Return why it failed; empty: all wrappers wait. `attempt`: the one that
+    ends. `waiting`: pods whose wrapper waits for its next attempt."""
     until, there = clock() + seconds, set(waiting())
     body = {
         "attempt": attempt, "who": WHO, "reason": reason[:400], "evidence": False,
@@ -129,7 +130,7 @@ def end_all_trainers(
         return "" if reply.status == 202 or is_past or is_over else reply.error
 
     left = [each for each in pods if each.pod not in there]
-    # If it cannot be done, the first few know: the others need not be asked.
+    # If a restart in place is impossible, the first few pods refuse it: do not ask the others.
     for some in (left[:_FIRST_ASKED], left[_FIRST_ASKED:]):
         replies = ask_all(
             some, "/v1/restart", token, body=body, may_go_on=may_act,
@@ -179,15 +180,15 @@ class RestartWorker:
         self.closing = threading.Event()
 
     def prepare(self, task: RestartTask) -> Prepared | GangRefusal:
-        """Changes nothing. KubeError if the cluster cannot be read.
+        """Collect evidence and plan; changes nothing. KubeError if the cluster cannot be read.
 
-        What the controller has seen of the pods is enough to begin with the evidence: to list
-        thousands of them takes seconds.
+        Collection begins with the controller's own view of the pods: listing thousands of them
+        takes seconds.
         """
         kept = SavedEvidence("", (), ("no evidence: the job has no token",))
         if task.token:
             if isinstance(self._plan(task, task.seen), GangRefusal):
-                wanted = self._plan(task)  # as of now
+                wanted = self._plan(task)  # from a fresh list of the pods
                 if isinstance(wanted, GangRefusal):
                     return wanted
             kept = self._evidence.save(task)
@@ -195,7 +196,8 @@ class RestartWorker:
         return wanted if isinstance(wanted, GangRefusal) else Prepared(wanted, kept)
 
     def carry_out(self, task: RestartTask, ready: Prepared, update: LedgerUpdate) -> TaskResult:
-        """Safe to repeat with the same update, which a KubeError requires."""
+        """Write the update to the ledger, then act. After a KubeError, call this again with the
+        same update; that is safe."""
         book = self._ledger.read()
         if book.halt is not None and book.halt.holds(earlier(self._clock())) and not task.is_asked:
             raise Halted(book.halt.why)
@@ -225,8 +227,8 @@ class RestartWorker:
         return work()
 
     def go_on(self, task: RestartTask, step: GangStep, tried: str = "") -> TaskResult:
-        """Continue from the ledger's state, also for a step of another controller. Deferred: call
-        this again later, with `tried`."""
+        """Continue from the ledger's state, also for a step that another controller began. Raises
+        Deferred if the step cannot be finished now: call this again later with its `tried`."""
         known = self._ledger.read().of(task.key).step
         if known is not None and known.id != step.id:
             return TaskResult(True, f"{known.id} has taken its place")
@@ -258,7 +260,7 @@ class RestartWorker:
     def _in_place(
         self, task: RestartTask, step: GangStep, tried: str
     ) -> tuple[GangStep, tuple[KubePod, ...]]:
-        """Return the step as it is then, and the pods if they must be replaced."""
+        """Restart in place. Return the updated step, and the pods if they must be replaced."""
         why = self._away(task, step, tried)
         if not self._may():
             return step, ()
@@ -288,7 +290,7 @@ class RestartWorker:
         )  # fmt: skip
 
     def _check(self, entry: JobEntry, task: RestartTask) -> None:
-        """DoneBefore if the attempt was acted on; a person may restart it twice."""
+        """Raise DoneBefore if the attempt was already acted on; a person may restart it twice."""
         if not task.is_asked and was_done(entry, task.attempt, task.id):
             raise DoneBefore
 
@@ -308,7 +310,7 @@ class RestartWorker:
         return TaskResult(True, self._gang.done(step, "suspended").outcome)
 
     def _let_go(self, task: RestartTask, outcome: str) -> TaskResult:
-        """Let the wrappers start, after the wait for those that remember the old gang."""
+        """Let the wrappers start, but only after the rendezvous has forgotten the old gang."""
         count = max(task.job.pods_wanted, len(task.pods))
         wait = self._settings.rendezvous_wait_seconds if count > 1 else 0.0
         moment = self._clock() + wait
@@ -328,7 +330,8 @@ class RestartWorker:
         return TaskResult(True, outcome)
 
     def _annotate(self, task: RestartTask, start: NextStart) -> None:
-        """For people only: wrappers ask the attempt server. Failures are ignored."""
+        """Show the order on the job, for people only: wrappers ask the attempt server. Failures are
+        ignored."""
         chosen = None if start.resume_from is None else str(start.resume_from)
         annotations = {ATTEMPT: str(start.attempt), RESUME_FROM: chosen}
         body = {"metadata": {"uid": task.job.uid, "annotations": annotations}}

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded logs played through the engine."""
+"""Replay recorded logs through the engine."""

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A second run below the one that failed, which somebody pasted to compare with.
+"""Find a second run that a user pasted below the failed one for comparison.
 
-"The same with another setting works" is not what became of the first run, so its lines are left
-out. A comment or a command with another setting in front begins it, nothing in it complains, and it
-makes progress, while the lines above end with a failure.
+"The same with another setting works" is not the outcome of the first run, so its lines are left
+out. Such a run begins with a comment or with a command with another setting in front, makes
+progress and has no errors, and the lines above it end with a failure.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mwatch.replay.unread_progress import is_completed
 
 _MAX_LINE = 500
 _ABOVE = 15
-"""Lines in which the failure has to be."""
+"""Maximum lines between the failure and the second run."""
 _COMMENT = re.compile(
     r"^(?:#|//) {0,4}\w.{0,200}\b(?:same|identical|without|instead|one commit before)\b", re.I
 )
 _GOES_ON = re.compile(
     r"\b(?:again|after|later|now|next|restart\w*|resum\w*|retr\w+|second|fixed|new)\b", re.I
 )
-"""The words of somebody who shows what became of the run."""
+"""Words by which a user shows how the same run continued."""
 _COMMAND = re.compile(r"^\S{0,80}[$#>] ((?:\w{1,80}=\S{1,200} ){0,8})(\S.*)")
 _PROGRAM = re.compile(r"(?<!\S)(?:\./\S{1,200}|[\w./-]{1,200}\.(?:py|sh))(?!\S)")
 _FAILED = re.compile(
@@ -36,7 +36,7 @@ _WELL = re.compile(r"\b(?:Avg bus bandwidth|works|worked|passed)\b", re.I)
 
 
 def comparison_from(lines: Sequence[str]) -> int | None:
-    """The index of the line that begins it; None: there is none."""
+    """Return the index of the line that begins the second run; None: there is none."""
     texts = [line[:_MAX_LINE] for line in lines]
     failures = [index for index, text in enumerate(texts) if _FAILED.search(text)]
     last = failures[-1] if failures else len(texts)
@@ -57,7 +57,7 @@ def comparison_from(lines: Sequence[str]) -> int | None:
 
 
 def _ends_there(after: Sequence[str]) -> bool:
-    """The run did not go on after its failure."""
+    """Whether the run did not continue after its failure."""
     return len(after) <= _ABOVE and not any(map(is_progress, after))
 
 

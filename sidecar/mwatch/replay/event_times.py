@@ -1,18 +1,19 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""When each line of a recorded log was printed, as far as the log shows.
+"""Assign a time to each line of a recorded log.
 
-A printed stamp counts. A line without one happened when the line before it did; an iteration line
-later by the time its iterations took; the end of a save or an evaluation just before the next
-iterations began; the start of a process at the first time that it prints. A log without any stamp
-gets a clock that begins at 0. Time never runs backwards within a stream: a clock that was set back,
-or the extra hour of daylight saving, is taken out again.
+A printed timestamp is used as it is. A line without one gets the time of the line before it, with
+these exceptions: an iteration line is later by the duration of its iterations; the end of a save or
+an evaluation is just before the next iterations began; the start of a process is the first time it
+prints. A log without any timestamp gets a clock that starts at 0. Time never runs backwards within
+a stream: a clock that was set back, or the extra hour of daylight saving, is compensated.
 
-`place` does the same for pods that print no iteration lines. Up to core_v0.15 rank 0 prints
-checkpoint lines without a time, hours after its last stamp. Alone they show only an order; beside
-the pod that prints iteration lines they show more: a save at iteration N begins when N is done and
-ends before the next iterations begin. Any other line without a time happened at the latest just
-before the pod's next stamp, and the last lines of a pod when the others fell silent.
+`place` does the same for pods that print no iteration lines. Up to core_v0.15, rank 0 prints
+checkpoint lines without a time, hours after its last timestamp. Alone they show only an order.
+Together with the pod that prints iteration lines they show more: a save at iteration N begins when
+N is done and ends before the next iterations begin. Any other line without a time happened no later
+than just before the pod's next timestamp, and the last lines of a pod no later than the time when
+the other pods fell silent.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ from mwatch.replay.timestamps import (
 )
 
 MAX_HELD = 20_000
+"""Events without a time that are held before the first timestamp; no start-up prints as many."""
 _LATE_SECONDS = 5.0
-"""After this an exit would be acted on without the traceback that explains it."""
-"""Events without a time before the first stamp; more than any start-up prints."""
+"""Delay after which an exit would be acted on without the traceback that explains it."""
 Piece = Event | StepLines
 Placed = Observed | PlacedLines
 
@@ -62,11 +63,11 @@ def _first_line(piece: Piece) -> int:
 
 
 class EventTimestamper:
-    """Gives times to the events of one stream.
+    """Assigns times to the events of one stream.
 
-    `near`: about when it was written, for stamps without a year; `anchor`: where to begin if it has
-    no stamps but other streams do; `has_steps`: False if only other streams print iteration lines,
-    which `place` handles.
+    `near`: approximate time of writing, for timestamps without a year; `anchor`: start time if this
+    stream has no timestamps but others do; `has_steps`: False if only other streams print iteration
+    lines, which `place` handles.
     """
 
     def __init__(
@@ -84,25 +85,25 @@ class EventTimestamper:
         self._clock = StepClock(anchor)
         self._held: list[Event] = []
         self._foreign = 0.0
-        """By how much stamps of other writers are ahead, such as a collector that prints UTC."""
+        """Seconds by which timestamps of other writers are ahead, e.g. a collector printing UTC."""
 
     @property
     def is_relative(self) -> bool:
-        """No stamp was found in time: times count from 0."""
+        """No timestamp was found early enough, so times count from 0."""
         return self._clock.is_relative
 
     @property
     def shift(self) -> float:
-        """Added to every stamp, to take out steps of the clock."""
+        """Seconds added to every timestamp to compensate for steps of the clock."""
         return self._clock.shift
 
     @property
     def _is_unanchored(self) -> bool:
-        """The clock began at 0, and no stamp has been placed on it yet."""
+        """The clock started at 0, and no timestamp has been placed on it yet."""
         return self._clock.is_relative and not self._clock.shift
 
     def observe(self, events: Iterable[Event]) -> list[Observed]:
-        """Events with their times; those that a later stamp may place are held back."""
+        """Return events with their times; hold back those that a later timestamp may place."""
         return cast(list[Observed], self.observe_pieces(events))
 
     def observe_pieces(self, pieces: Iterable[Piece]) -> list[Placed]:
@@ -120,8 +121,11 @@ class EventTimestamper:
         return self._place(pending[:ready], stamps, limits)
 
     def with_blocks(self, pieces: Sequence[Piece], closed: Sequence[Event]) -> list[Piece]:
-        """With the events of blocks that the end of the file closed: last, as a live log gives
-        them, but where their block ended if lines below it were printed much later."""
+        """Merge in the events of blocks that were closed by the end of the file.
+
+        They come last, as in a live log, except that an event goes where its block ended if the
+        lines below the block were printed much later.
+        """
         if not closed:
             return list(pieces)
         lines = [_first_line(each) for each in pieces]
@@ -143,7 +147,7 @@ class EventTimestamper:
         return whole + placed.get(len(pieces), [])
 
     def rest(self) -> list[Observed]:
-        """Events held back at the end of the input."""
+        """Return the events still held back at the end of the input."""
         held, self._held = self._held, []
         if held and self._clock.last is None:
             self._start_at_zero()
@@ -168,7 +172,8 @@ class EventTimestamper:
         self._clock.last, self._clock.is_relative = 0.0, True
 
     def _ready(self, events: Sequence[Event], stamps: Sequence[Stamp]) -> int:
-        """How many can be placed now: up to the first whose time depends on the next stamp."""
+        """Count the events that can be placed now: those before the first that needs the next
+        timestamp."""
         if not self._has_steps:
             return len(events)
         for index in range(len(events) - 1, -1, -1):
@@ -222,9 +227,12 @@ class EventTimestamper:
         return max(at, last)
 
     def _limits(self, events: Sequence[Event], stamps: Sequence[Stamp]) -> dict[int, float]:
-        """Bounds by index. For a stamp: the next iteration line's, which it cannot exceed. For a
-        result without one: when the next iterations must have begun. For the first lines of a
-        process: the earliest time that it prints."""
+        """Return time limits by index.
+
+        For a timestamp: that of the next iteration line, which it cannot exceed. For a result
+        without a timestamp: when the next iterations must have begun. For the first lines of a
+        process: the earliest time that the process prints.
+        """
         limits: dict[int, float] = {}
         if self._is_unanchored:
             return limits
@@ -252,11 +260,11 @@ class EventTimestamper:
 
 
 _OWN = frozenset({Iteration, Batch, Phase, Exit})
-"""Stamped by the trainer; other stamps may be a collector's, in another zone."""
+"""Events timestamped by the trainer; other timestamps may be a collector's, in another zone."""
 
 
 def _first_mark(events: Sequence[Event], stamps: Sequence[Stamp]) -> float | None:
-    """The earliest time in the start-up lines: newer releases print it afterwards."""
+    """Return the earliest time in the start-up lines; newer releases print it after them."""
     named: list[float] = []
     for event, stamp in zip(events, stamps, strict=True):
         if isinstance(event, Iteration):
@@ -267,12 +275,15 @@ def _first_mark(events: Sequence[Event], stamps: Sequence[Stamp]) -> float | Non
 
 
 def _is_start(event: Event) -> bool:
-    """Printed before the first time of a process; the one before it may have ended long ago."""
+    """Whether the line precedes the first timestamp of a process.
+
+    The previous process may have ended long before.
+    """
     return isinstance(event, Arguments) or (isinstance(event, Phase) and event.name == "starting")
 
 
 def _is_result(event: Event) -> bool:
-    """Printed at the end of something long: a save, a load, an evaluation, the training."""
+    """Whether the line ends something long: a save, a load, an evaluation or the training."""
     if isinstance(event, Checkpoint):
         return event.edge != "begin"
     if isinstance(event, Phase):
@@ -281,7 +292,7 @@ def _is_result(event: Event) -> bool:
 
 
 MAX_WAITING = 20_000
-"""Lines of one pod; beyond that the oldest are released."""
+"""Lines held for one pod; beyond that the oldest are released."""
 _NEVER = float("inf")
 
 
@@ -292,8 +303,11 @@ class _Save(NamedTuple):
 
 
 def place(merged: Iterable[Observed], ends: Mapping[str, float | None]) -> Iterator[Observed]:
-    """`ends`: the pods that print no iteration lines, each with the time when the other pods of
-    its attempt fell silent; None: at the end of all."""
+    """Place the lines of pods that print no iteration lines.
+
+    `ends`: those pods, each with the time when the other pods of its attempt fell silent; None: at
+    the end of the recording.
+    """
     waiting = _Waiting(ends)
     for observed in merged:
         at, stream, what = observed
@@ -308,13 +322,13 @@ def place(merged: Iterable[Observed], ends: Mapping[str, float | None]) -> Itera
         else:
             yield from waiting.flush(stream, at)
             if isinstance(what, Phase) and what.name == "starting":
-                waiting.iteration = 0  # of a new attempt
+                waiting.iteration = 0  # a new attempt begins
             yield observed
     yield from waiting.rest()
 
 
 class _Waiting:
-    """Lines whose time is not known yet, by pod, in order; saves apart from the rest."""
+    """Lines whose time is not known yet, by pod and in order; saves are kept separately."""
 
     def __init__(self, ends: Mapping[str, float | None]) -> None:
         self._ends = ends
@@ -346,7 +360,7 @@ class _Waiting:
         yield from self._begun()
 
     def over_before(self, observed: Observed, line: Iteration) -> Iterator[Observed]:
-        """Release what was saved before these iterations began."""
+        """Release the saves that ended before these iterations began."""
         if self._saves:
             self._at = max(self._at, observed.at - took(line))
             self.iteration = max(self.iteration, line.iteration - (line.covers or 1))
@@ -357,7 +371,7 @@ class _Waiting:
             yield from self.flush(name, max(self._at, self._end(name)))
 
     def flush(self, stream: str, at: float) -> Iterator[Observed]:
-        """Release all lines of a pod: no more will be known about their times."""
+        """Release all lines of a pod: nothing more will be learnt about their times."""
         self._at = max(self._at, at)
         saves, others = self._saves.pop(stream, None), self._others.pop(stream, None)
         if saves or others:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch parse`: log files to events as JSON lines, once or as the files grow."""
+"""Convert log files to events as JSON lines for `mwatch parse`, once or as the files grow."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _POLL_SECONDS = 0.2
 _SETTLE_POLLS = 10
 _PROGRESS_SECONDS = 0.5
 _NUMBERS = (Iteration, Validation, Overflow, Timers, Straggler)
-"""Frequent events that hold only numbers: they need no scrubbing."""
+"""Frequent events with numbers only, so they need no scrubbing of secrets."""
 
 Progress = Callable[[str, int, int], None]
-"""Called with file, bytes read and bytes in all (0: unknown), about twice a second."""
+"""Called about twice a second with the file, the bytes read and the total (0: unknown)."""
 
 
 @dataclass
@@ -55,7 +55,7 @@ class Summary:
 
 
 class EventWriter:
-    """Events as JSON lines; counts what it wrote."""
+    """Writes events as JSON lines and counts them."""
 
     def __init__(self, out: BinaryIO, summary: Summary, since_line: int) -> None:
         self._out = out
@@ -75,7 +75,7 @@ def encode(event: Event) -> bytes:
     record = to_wire(event)
     try:
         line = json_codec.encode(record) + b"\n"
-    except UnicodeEncodeError:  # a lone surrogate: the slow encoder escapes it
+    except UnicodeEncodeError:  # a lone surrogate, which the slow encoder escapes
         line = json.dumps(record).encode() + b"\n"
     return line if isinstance(event, _NUMBERS) else Scrubber().scrub(line)
 
@@ -88,7 +88,7 @@ def parse_files(
     progress: Progress | None = None,
 ) -> None:
     """Parse each file; one that cannot be read becomes a problem of the summary."""
-    gc.freeze()  # events hold no cycles: collecting among them only costs time
+    gc.freeze()  # events hold no reference cycles, so collecting them only costs time
     gc.set_threshold(100_000)
     reported = time.monotonic()
     for file in files:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What both ends of a log file show: when it was written, what it prints, how far the run got."""
+"""Examine both ends of a log file: when it was written, what it prints, how far the run got."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ _GLOG = re.compile(rb"(?<![A-Za-z0-9])[IWEF]\d{4} \d\d:\d\d:\d\d(?:\.\d{1,9})?\b
 
 
 class FileSpan(NamedTuple):
-    """Times and roles, by both ends of a file."""
+    """Times and roles, from both ends of a file."""
 
     first: float | None
-    """None: it prints no times."""
+    """First time in the file; None: it prints no times."""
     last: float | None
     roles: frozenset[str]
     total: int | None = None
-    """Iterations that the run is to make, as its lines print."""
+    """Total iterations of the run, as its lines print it."""
     begins: int | None = None
-    """Its first iteration."""
+    """First iteration in the file."""
     is_done: bool = False
-    """It prints a normal end."""
+    """The file prints a normal end."""
     world: int | None = None
     is_of_rank_0: bool = False
-    """It prints the arguments, as only rank 0 does."""
+    """The file prints the arguments, as only rank 0 does."""
     written: tuple[float, float] | None = None
-    """The earliest and the latest time, with those of launchers' lines that tell nothing else."""
+    """Earliest and latest time, including those of launchers' lines, which are used only here."""
 
 
 _NOTHING = FileSpan(None, None, frozenset())
@@ -73,7 +73,7 @@ def examine(file: LogFile, grammar: Grammar) -> FileSpan:
 
 
 def _examine_packed(file: LogFile, grammar: Grammar) -> FileSpan:
-    """A compressed file has no end to jump to: read it once."""
+    """Examine a compressed file by reading it once, because its end cannot be sought."""
     written = os.stat(file.path).st_mtime
     head, done, end = _End(file, grammar, written), 0, b""
     try:
@@ -116,7 +116,7 @@ class _End:
         self._moments = EventTimestamper("", near=near)
         self._near = near
         self._glog: list[bytes] = []
-        """The first and the last."""
+        """The first and the last glog timestamp."""
         self.first: float | None = None
         self.last: float | None = None
         self.roles: set[str] = set()
@@ -131,7 +131,7 @@ class _End:
         return self.first is not None and STEPS in self.roles
 
     def by_launcher(self, near: float | None) -> list[float]:
-        """Times of launchers' lines, which lack the year."""
+        """Return the times of launchers' lines, which lack the year."""
         stamps = Stamps(self._near if near is None else near)
         times = (stamps.of_glog(each.decode()) for each in self._glog)
         return [at for at in times if at is not None]

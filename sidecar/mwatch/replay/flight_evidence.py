@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Flight-recorder dumps beside a recorded log: a second witness, and a verdict where there is none.
+"""Use flight-recorder dumps as a second source for a recorded log, or as the only one.
 
-Dumps that are older than the end of the log belong to another time and are left out.
+They add the culprit of a hang, or a verdict where the log gives none. Dumps older than the end of
+the log belong to an earlier time and are left out.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ _STATES = {
 _OPEN = frozenset({Cause.UNKNOWN, Cause.BLIND, Cause.HEALTHY})
 """Verdicts of a log that does not show how the run ended."""
 _NAMED = 0.25
-"""Least confidence to name a culprit."""
+"""Minimum confidence for naming a culprit."""
 _AFTER, _BEFORE = 300.0, 120.0
-"""By how much the dumps may end after or before the last line of the log."""
+"""Seconds by which the dumps may end after or before the last line of the log."""
 _LIKELY_SECONDS = 2 * 3600.0
-"""A file that is younger than its dump by more than this was copied."""
+"""A file newer than the content of its dump by more seconds than this was copied."""
 _CAUGHT_SECONDS = 5.0
-"""A rank that waited for less may have been in the middle of a step."""
+"""A rank that waited for fewer seconds may have been in the middle of a normal step."""
 
 
 class FlightEvidence:
-    """Dumps compared with one log; `job` is its state at `last`, the end of the log."""
+    """Dumps compared with one log; `job` is the state at `last`, the end of the log."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class FlightEvidence:
         *,
         is_relative: bool = False,
     ) -> None:
-        """`is_relative`: the log prints no times, so the order is unknown."""
+        """`is_relative`: the log prints no times, so its order relative to the dumps is unknown."""
         self.flight = flight
         world = None if job is None else job.layout.world_size
         self.analysis = flight.analysis(world)
@@ -77,7 +78,8 @@ class FlightEvidence:
         return (*read, *self.flight.notes, *more)
 
     def _clock_ahead(self) -> float:
-        """By how much true time is ahead of the log's, if a time zone explains the difference."""
+        """Return the seconds by which true time is ahead of the log's clock, if a time zone
+        explains the difference; else 0."""
         ended = self.analysis.last_at
         if not self._is_timed or self._last is None or ended is None:
             return 0.0
@@ -92,14 +94,14 @@ class FlightEvidence:
         return ended - self._zone < self._job.attempt.last_progress - _BEFORE
 
     def observed(self, stream: str) -> Iterator[Observed]:
-        """Observations for the engine: at the end of the log, or when the dumps were taken."""
+        """Yield observations for the engine, at the end of the log or when the dumps were taken."""
         if self._last is not None and not self.is_old:
             at = self.up_until()
             for sign in signs(self.analysis):
                 yield Observed(self._last if at is None else at, stream, sign)
 
     def up_until(self) -> float | None:
-        """Time of the dumps, in the log's time: the run was still up then."""
+        """Return the time of the dumps on the log's clock: the run was still up then."""
         analysis = self.analysis
         if self._last is None or not self._is_timed or self.is_old or analysis.since is None:
             return None
@@ -114,14 +116,14 @@ class FlightEvidence:
         return taken
 
     def _stands_still(self) -> bool:
-        """Whether a rank waits for longer than a step takes, as far as known."""
+        """Whether a rank has waited for longer than a step takes, as far as known."""
         since, taken = self.analysis.since, self._taken_at()
         if self.is_old or since is None:
             return False
         return taken is None or taken - since >= _CAUGHT_SECONDS
 
     def judged(self, report: RunReport) -> RunReport:
-        """Complete a report that has no verdict on the end, or no culprit."""
+        """Complete a report that has no verdict on the end of the run, or no culprit."""
         verdict = report.verdict
         if self.is_old:
             return report

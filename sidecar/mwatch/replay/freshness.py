@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How old the last line of a recorded log is, by the times inside it.
+"""Determine the age of the last line of a recorded log from the times printed in it.
 
-When a file was written says little: `kubectl logs > x.log` makes a new file of an old log. So the
-last time that any line prints is compared with our clock, whether mwatch knows that line or not.
-Only kubectl and the container runtime print their zone. Any other clock is read as UTC, the zone of
-containers, unless that makes it run ahead of ours, or the zone of this machine makes it fresh.
+A file's modification time is weak evidence: `kubectl logs > x.log` makes a new file of an old log.
+So the last time printed in any line, recognised or not, is compared with this machine's clock. Only
+kubectl and the container runtime print their time zone. Any other clock is read as UTC, the zone of
+containers, unless it would then be ahead of this machine's clock, or this machine's zone makes the
+line recent.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ZONED = re.compile(
     r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?)\d*(Z|[+-]\d\d:\d\d)[ \t]"
 )
 _SKEW = 60.0
-"""Clocks of two machines, and stamps of one line, may differ by this much."""
+"""Seconds by which clocks of two machines, or timestamps of one line, may differ."""
 _LATEST = 1 << 12  # lines
 _AHEAD = (
     1, 2, 3, 3.5, 4, 4.5, 5, 5.5, 5.75, 6, 6.5, 7, 8, 8.75, 9, 9.5, 10, 10.5, 11, 12, 12.75, 13, 14,
@@ -34,9 +35,9 @@ _AHEAD = (
 
 
 class TailClock(NamedTuple):
-    """The last time that a log prints, on the log's own clock; None: it prints none.
+    """`last`: the last time that a log prints, on the log's own clock; None: it prints no times.
 
-    `ahead`: by how much true time is ahead of that clock; None: no line shows the zone.
+    `ahead`: seconds by which true time is ahead of that clock; None: no line shows the time zone.
     """
 
     last: float | None
@@ -58,10 +59,10 @@ def tail_clock(tail: bytes, now: float) -> TailClock:
         header = _ZONED.match(line)
         if header:
             zoned = _later(zoned, _true_time(header))
-            stamps.of_text(header[1])  # gives its year to stamps that lack one
+            stamps.of_text(header[1])  # provides the year for timestamps that lack one
         printed = _own_time(stamps, line[header.end() :] if header else line)
         if printed is None or printed > newest:
-            continue  # a date that the line is about, such as when a certificate expires
+            continue  # a date that the line mentions, such as the expiry of a certificate
         goes_back |= own is not None and printed < own - _SKEW
         own = _later(own, printed)
         if header and zoned is not None:
@@ -93,16 +94,19 @@ def _later(one: float | None, other: float | None) -> float | None:
 
 class Age(NamedTuple):
     seconds: float
-    """Since the last line; not negative."""
+    """Seconds since the last line; not negative."""
     ahead: float
-    """By how much true time is ahead of the log's clock."""
+    """Seconds by which true time is ahead of the log's clock."""
     assumed: str
-    """How the zone is known, for people; empty if the log prints it."""
+    """The assumption about the time zone, for the user; empty if the log prints the zone."""
 
 
 def age_of(clock: TailClock, now: float, *, local_offset: float, fresh: float) -> Age | None:
-    """`local_offset`: seconds by which this machine's zone is ahead of UTC; `fresh`: an age that
-    needs no explanation."""
+    """Return the age of the last line; None if it is unknown.
+
+    `local_offset`: seconds by which this machine's zone is ahead of UTC; `fresh`: age in seconds up
+    to which a log counts as recent.
+    """
     if clock.last is None:
         return None
     if clock.ahead is not None:

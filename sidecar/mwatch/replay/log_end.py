@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How a recorded log ends where it shows no exit.
+"""Find the fault that ended a recorded log that shows no exit.
 
-People save and paste excerpts: the fault is the last thing in them. A root fault or an exception is
-the cause of the end if no progress follows it, and if it is near the end of its file, since
-progress may be printed in a form that mwatch does not know. Errors of other ranks, the teardown and
-the launcher's report may follow it. This is for recorded logs only: in a live job printed text does
-not prove an end.
+Users save and paste excerpts in which the fault comes last. A root fault or an exception is the
+cause of the end if no progress follows it and it is near the end of its file; the second condition
+exists because progress may be printed in a format that mwatch does not know. Errors of other ranks,
+the teardown and the launcher's report may follow it. This applies to recorded logs only: in a live
+job, printed text does not prove an end.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mwatch.parse.lines.line import ANSI
 from mwatch.replay.unread_progress import counted_until
 
 LAST_LINES = 200
-"""How far from the end of its file the last error may be."""
+"""Maximum distance of the last error from the end of its file, in lines."""
 _HELPER = re.compile(r"\bException in thread |\bProcess \w*(?:PoolWorker|Feeder|Process)-[\d:]+$")
 _CHAINED = re.compile(r"During handling of the above|was the direct cause of")
 _PEER_GONE = re.compile(
@@ -37,7 +37,7 @@ _PEER_GONE = re.compile(
 
 @lru_cache(maxsize=8)
 def last_lines(tail: bytes, count: int) -> tuple[tuple[int, str], ...]:
-    """The last lines of a file of `count` lines, with their numbers."""
+    """Return the last lines of a file of `count` lines, with their line numbers."""
     text = ANSI.sub(b"", tail).decode("utf-8", "replace")
     lines = text.removesuffix("\n").split("\n")[-LAST_LINES:]
     return tuple(enumerate(lines, count - len(lines) + 1))
@@ -46,12 +46,12 @@ def last_lines(tail: bytes, count: int) -> tuple[tuple[int, str], ...]:
 class LogEnd:
     def __init__(self) -> None:
         self.has_worked = False
-        """A count rose in the last lines, in a form that no recogniser reads."""
+        """A step count rose in the last lines, in a format that no recogniser reads."""
         self._progress: dict[str, int] = {}
         self._last_step: dict[str, int] = {}
 
     def note(self, what: Event | Observation) -> None:
-        """Other ranks may still print that they start while one of them fails."""
+        """Record progress; start-up lines do not count, as another rank may have failed before."""
         if isinstance(what, Phase) and what.name == "starting":
             return
         if isinstance(what, Checkpoint) and what.edge != "end":
@@ -60,15 +60,18 @@ class LogEnd:
             is_again = self._last_step.get(what.file) == what.iteration
             self._last_step[what.file] = what.iteration
             if is_again:
-                return  # a bar draws itself once more when its program dies
+                return  # a progress bar is drawn once more when its program exits
         if isinstance(what, Iteration | Validation | Arguments | Phase | Checkpoint):
             self._progress[what.file] = what.line
 
     def forget_harmless(
         self, attempt: Attempt, line_counts: Mapping[str, int], tails: Mapping[str, bytes]
     ) -> None:
-        """Forget exceptions that were caught, since a count goes on rising after them in whatever
-        form, and those of helpers that only lost their peer when the run ended."""
+        """Drop exceptions that did not end the run.
+
+        Those are exceptions after which a count keeps rising, so they were caught, and exceptions
+        of helper processes that only lost their peer when the run ended.
+        """
         for file, tail in tails.items():
             lines = last_lines(tail, line_counts.get(file, 0))
             counted = counted_until(lines)
@@ -83,15 +86,17 @@ class LogEnd:
             ]  # fmt: skip
 
     def is_followed(self, finding: Finding) -> bool:
-        """Whether progress was printed below all lines that show it."""
+        """Whether progress was printed after every line that is evidence of the finding."""
         shown = [(each.file, each.line) for each in finding.evidence if each.file and each.line]
         return bool(shown) and all(line < self._progress.get(file, 0) for file, line in shown)
 
     def fault(
         self, engine: Engine, assessment: Assessment, line_counts: Mapping[str, int]
     ) -> Finding | None:
-        """Find the fault that ended the log; None: none, or `assessment` says more. `line_counts`:
-        lines by file."""
+        """Find the fault that ended the log; None if there is none or `assessment` covers it.
+
+        `line_counts`: number of lines by file.
+        """
         attempt = engine.job.attempt
         has_ended = attempt.ended_at is not None and not attempt.is_finished
         if attempt.exit is not None or has_ended:
@@ -109,13 +114,13 @@ class LogEnd:
 
 
 def has_counted(tails: Mapping[str, bytes], line_counts: Mapping[str, int]) -> bool:
-    """Whether a count rises in the last lines of a file."""
+    """Whether a step count rises in the last lines of any file."""
     ends = (last_lines(tail, line_counts.get(file, 0)) for file, tail in tails.items())
     return any(map(counted_until, ends))
 
 
 def _of_helpers(lines: Mapping[int, str], errors: Sequence[ErrorSeen], file: str) -> set[int]:
-    """Where tracebacks begin that a thread or a worker printed whose peer was gone."""
+    """Return the lines of tracebacks from helper threads or workers whose peer was gone."""
     found: set[int] = set()
     is_aside = False
     for error in sorted((e.error for e in errors if e.error.file == file), key=lambda e: e.line):

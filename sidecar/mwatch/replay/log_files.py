@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The log files behind the names that a user gave: files as they are, folders searched.
+"""Find the log files for the names that a user gave: files are taken as given, folders searched.
 
-A search is bounded in depth, entries and files, and notes what it left out. It goes by names and
+A search is bounded in depth, entries and files, and notes what it left out. It decides by name and
 the first bytes of a file, so it may pick up a text that is not a trainer's log.
 """
 
@@ -39,18 +39,18 @@ _NO_LOG = frozenset(
     }
 )  # fmt: skip
 _STACKS = re.compile(r"rank-\d+\.(?:stacks|signal)\.txt")
-"""Written by the probe beside the flight-recorder dumps, which `flight_files` reads."""
+"""Stacks written by the probe beside the flight-recorder dumps; `flight_files` reads both."""
 _BUNDLE = frozenset({MANIFEST, contract.ATTEMPT})
-"""In every evidence bundle of mwatch; the log in it is a copy of the end of the trainer's."""
+"""Files in every evidence bundle of mwatch; its log is a copy of the end of the trainer's log."""
 
 _READ_ALREADY = ".mwatch-read-"
-"""So begins, at the top of a folder, the name of a link to a log that is not to be read."""
+"""Name prefix, at the top of a folder, of a link to a log that must not be read."""
 
 
 class LogFile(NamedTuple):
     path: str
     shown: str
-    """The name in evidence, as valid text."""
+    """The name used in evidence, as valid text."""
     is_named: bool = False
     """Named by the user, not found in a folder."""
 
@@ -62,8 +62,10 @@ class FoundLogs(NamedTuple):
 
 
 def start_of(file: LogFile) -> bytes:
-    """The first bytes, unpacked; empty if it is neither a regular file nor stdin: opening it
-    reports why, and later."""
+    """Return the first bytes, decompressed; empty if it is neither a regular file nor stdin.
+
+    Opening such a file later reports the reason.
+    """
     if file.path != STDIN:
         try:
             is_regular = stat.S_ISREG(os.stat(file.path).st_mode)
@@ -75,20 +77,20 @@ def start_of(file: LogFile) -> bytes:
 
 
 def read_instead(top: str, file: LogFile, number: int) -> None:
-    """Let `find` leave out a log of a folder, as copies of it lie in `top`."""
+    """Make `find` skip a log found in a folder, because copies of it are in `top`."""
     if not file.is_named:
         os.symlink(os.path.abspath(file.path), os.path.join(top, f"{_READ_ALREADY}{number}"))
 
 
 def keep_times(copy: str, file: LogFile) -> None:
-    """The age of a copy is that of the log."""
+    """Give a copy the times of the log, so that both have the same age."""
     if file.path != STDIN:
         status = os.stat(file.path)
         os.utime(copy, (status.st_atime, status.st_mtime))
 
 
 def find(names: Sequence[str], max_files: int = MAX_FILES) -> FoundLogs:
-    """Raise InputError if a name does not exist; an empty folder is not an error."""
+    """Find the log files; InputError if a name does not exist, but not for an empty folder."""
     search = _Search(max_files)
     for name in names:
         if name == STDIN:
@@ -113,7 +115,7 @@ class _Search:
         self._entries = 0
         self._left_out = 0
         self._copies: list[tuple[os.DirEntry[str], str]] = []
-        """Copies in evidence bundles: read if the log itself is missing."""
+        """Log copies in evidence bundles, read only if the log itself is missing."""
 
     def add(self, file: LogFile, identity: tuple[int, int] | None) -> None:
         """Add a file once, even if it has several names."""
@@ -213,7 +215,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def _identity(name: str) -> tuple[int, int] | None:
-    """None if unknown: opening the file then reports why."""
+    """Return device and inode; None if unknown: opening the file then reports the reason."""
     try:
         status = os.stat(name)
     except (OSError, ValueError):

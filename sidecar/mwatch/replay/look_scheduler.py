@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which of a recorded log's lines call for an assessment of the run.
+"""Decide which lines of a recorded log require an assessment of the run.
 
-A plain iteration line resembles those before it, so that no detector can find anything new in it;
-every other line is worth an assessment, but complaints by the thousand less and less often. What
-builds up over many plain lines is found at the next assessment: at the latest after as many lines
-as a twenty-fifth of the attempt has. `calm_*` functions go over columns of numbers: each stops
-before the first value that is not near the usual one, which follows slowly.
+A plain iteration line resembles those before it, so no detector can find anything new in it. Every
+other line triggers an assessment, but errors that come by the thousand less and less often. What
+builds up over many plain lines is found at the next assessment, which comes after at most a
+twenty-fifth of the attempt's lines. The `calm_*` functions go over columns of numbers; each stops
+before the first value that is not close to the usual one, a slowly moving average.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from mwatch.model.event import (
 from mwatch.model.fault import Role
 from mwatch.model.observation import Observation
 
-MEMORY = 0.01  # how fast the usual value follows: slower than any detector decides
+MEMORY = 0.01  # weight of a new value in the usual one: slower than any detector decides
 HIGHER = 0.1  # share by which a loss may exceed the usual one
 STEEPER = 2.5
 SLOWER = 1.15
 Values = Sequence[float]
 Calm = Callable[[Values, float, int, int], tuple[int, float]]
-"""Of values, the usual one, begin and end: where it stopped, and the usual value by then."""
+"""Takes values, the usual value, begin and end; returns where it stopped and the new usual value.
+"""
 
 
 _FEWEST_TOGETHER = 32
 MANY_LINES = 2048
 _WEIGHTS = [MEMORY * (1 - MEMORY) ** age for age in reversed(range(MANY_LINES))]
-"""In the usual value, of the values that it was learnt from: the newest one has most."""
+"""Weights in the usual value of the values it was learnt from; the newest has the largest."""
 
 
 def _calm(is_calm: Callable[[float, float], bool]) -> Calm:
-    """`is_calm`: of a value and the usual one; true for every smaller value, too."""
+    """`is_calm` compares a value with the usual one; if true, it is true for any smaller value."""
 
     def calm(values: Values, usual: float, begin: int, end: int) -> tuple[int, float]:
         if end - begin >= _FEWEST_TOGETHER:
@@ -65,8 +66,10 @@ def _calm(is_calm: Callable[[float, float], bool]) -> Calm:
 
 
 def _after(values: Values, usual: float, is_calm: Callable[[float, float], bool]) -> float | None:
-    """The usual value after all of these, if even the largest is calm beside the least that the
-    usual one can come to; None: unknown."""
+    """Return the usual value after all values; None if that cannot be computed at once.
+
+    That requires that even the largest value is calm compared with the lowest usual value possible.
+    """
     kept, lowest = (1 - MEMORY) ** len(values), min(values)
     least = usual if lowest >= usual else lowest + kept * (usual - lowest)
     if len(values) > MANY_LINES or not is_calm(max(values), least):
@@ -81,7 +84,7 @@ calm_losses = _calm(lambda value, usual: value <= usual + HIGHER * abs(usual))
 
 
 def calm_scales(values: Values, last: float, begin: int, end: int) -> tuple[int, float]:
-    """A loss scale must not fall; the usual one is the last."""
+    """Stop where the loss scale falls; its usual value is the last one."""
     part = values[begin:end]
     if all(map(le, (last, *part), part)):
         return end, part[-1] if part else last
@@ -93,7 +96,7 @@ def calm_scales(values: Values, last: float, begin: int, end: int) -> tuple[int,
 
 
 def calm_counts(values: Values, _: float, begin: int, end: int) -> tuple[int, float]:
-    """Counts must be zero."""
+    """Stop where a count is not zero."""
     if not any(values[begin:end]):
         return end, 0.0
     return next(index for index in range(begin, end) if values[index]), 0.0
@@ -102,7 +105,7 @@ def calm_counts(values: Values, _: float, begin: int, end: int) -> tuple[int, fl
 def pass_calm(
     columns: Sequence[tuple[Calm, Values, float]], begin: int, end: int
 ) -> tuple[int, list[float]]:
-    """Stop before the first line in which any column is not calm."""
+    """Return the first line in which a column is not calm, and the usual values up to there."""
     found: list[tuple[int, float]] = []
     stop = end
     for calm, values, usual in columns:
@@ -117,7 +120,7 @@ def pass_calm(
 _SHARE_OF_LINES = 0.04
 _FEWEST = 8
 _PATIENCE = 64
-_COMPLAINTS = 16  # assessments after which only every second one is looked at, and so on
+_COMPLAINTS = 16  # assessments after which every second error is assessed, then every third, ...
 _SILENT = frozenset({Timers, Overflow, Straggler})
 
 
@@ -140,7 +143,7 @@ class EvaluationThrottle:
         if isinstance(what, Iteration):
             return self.wants_line(what)
         if isinstance(what, Error) and what.kind == "exception":
-            return False  # it proves no end
+            return False  # it does not prove an end
         if isinstance(what, Error) and what.kind == "traceback":
             return self._wants_complaint()
         if isinstance(what, Fault):
@@ -148,7 +151,7 @@ class EvaluationThrottle:
         return type(what) not in _SILENT
 
     def _wants_complaint(self) -> bool:
-        """Thousands of complaints that training survives are assessed less and less often."""
+        """Assess errors less and less often, as there may be thousands that training survives."""
         self._complaints_since_look += 1
         return self._complaints_since_look > self._complaint_looks // _COMPLAINTS
 
@@ -170,8 +173,8 @@ class EvaluationThrottle:
         return other
 
     def pass_over(self, lines: StepLines, begin: int, end: int) -> int:
-        """Learn from lines from `begin` on, as `wants_line` does, and stop before the first that
-        it wants."""
+        """Learn from lines starting at `begin`, as `wants_line` does; stop before the first line
+        that needs an assessment."""
         while begin < end:
             due = min(end, begin + self._lines_until_due())
             calm = self._pass_calm(lines, begin, due)
@@ -182,7 +185,7 @@ class EvaluationThrottle:
         return end
 
     def _lines_until_due(self) -> int:
-        """How many plain lines may still come before one is looked at for its number alone."""
+        """Return how many plain lines may follow before an assessment is due by count alone."""
         since, lines = self._since_look, self._lines
         share = _SHARE_OF_LINES
         count = max(_FEWEST - since, int((share * lines - since) / (1 - share)) - 2, 0)
@@ -191,7 +194,7 @@ class EvaluationThrottle:
         return count
 
     def _pass_calm(self, lines: StepLines, begin: int, end: int) -> int:
-        """Up to the first line that is not plainly like those before."""
+        """Learn up to the first line that clearly differs from those before; return its index."""
         columns = self._columns(lines)
         if columns is None or lines.iterations[begin] <= self._furthest:
             return begin
@@ -210,7 +213,7 @@ class EvaluationThrottle:
         return stop
 
     def _columns(self, lines: StepLines) -> dict[str, tuple[Calm, Values, float]] | None:
-        """The columns to check, with their usual values; None: these lines are of a new kind."""
+        """Return the columns to check, with their usual values; None for lines of a new kind."""
         if lines.losses.keys() != self._usual.keys():
             return None
         columns: dict[str, tuple[Calm, Values, float]] = {}
@@ -232,7 +235,7 @@ class EvaluationThrottle:
         return columns
 
     def looked(self, *, is_new: bool) -> None:
-        """Assessments that bring nothing new become less and less frequent."""
+        """Record an assessment; those that find nothing new make later ones less frequent."""
         self._since_look = self._odd_since_look = 0
         self._complaint_looks += self._complaints_since_look > 0
         self._complaints_since_look = 0
@@ -244,7 +247,7 @@ class EvaluationThrottle:
         self._lines = self._same_looks = self._complaint_looks = 0
 
     def _is_odd(self, line: Iteration) -> bool:
-        """Learn from each line, even from an odd one."""
+        """Whether the line is unusual; learn from it either way."""
         odd = bool(line.skipped or line.nan or line.first_of_process)
         if line.iteration <= self._furthest:
             odd = True
@@ -271,7 +274,7 @@ class EvaluationThrottle:
         return self._has_odd_loss(line.losses) or odd
 
     def _has_odd_loss(self, losses: Mapping[str, float]) -> bool:
-        """A missing loss stays odd: Megatron hides NaN that way."""
+        """Whether a loss is unusual or missing; Megatron omits losses that are NaN."""
         known = self._usual
         is_begun = bool(known)
         odd = is_begun and len(losses) != len(known)

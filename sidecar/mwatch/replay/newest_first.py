@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Logs that begin with their last line, as Grafana, Loki and CloudWatch Insights list them.
+"""Reverse logs with the newest line first, as Grafana, Loki and CloudWatch Insights list them.
 
-A file whose times run backwards at both ends is turned round before it is read, and the answer of
-Loki's API is read as the lines in it. The evidence of the report names the file that was given and
-the line in it.
+A file whose times run backwards at both ends is reversed before it is read, and a response of
+Loki's API is read as the log lines in it. The evidence in the report still names the original file
+and line.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from mwatch.runtime.compressed import is_packed
 from mwatch.runtime.files import STDIN, read_chunks
 
 MAX_BYTES = 64 << 20
-"""Of a file that is turned round, as it is held in memory."""
+"""Size limit of a file to be reversed, because it is held in memory."""
 _END = 1 << 16
-_LEAST = 4  # times that differ
+_LEAST = 4  # fewest differing times needed to determine the order
 _SHARE = 0.9
 _MOST_STAMPED = 0.5
-"""If more lines have a time, one without belongs to the line above it."""
+"""If at least this share of the lines has a time, a line without one belongs to the line above."""
 _LOKI = re.compile(rb'\s*\{\s*"status"\s*:\s*"success"\s*,\s*"data"\s*:\s*\{\s*"resultType"')
 _RAW = "`logcli query --forward -o raw QUERY > train.log`"
 
@@ -44,11 +44,11 @@ _RAW = "`logcli query --forward -o raw QUERY > train.log`"
 class TurnedLogs(NamedTuple):
     names: Sequence[str]
     origins: Mapping[str, Origin]
-    """By the names that the copies may have in evidence."""
+    """The original of each copy, by the names that the copy may have in evidence."""
     notes: Sequence[str] = ()
 
     def restored(self, report: RunReport) -> RunReport:
-        """The report with files and lines as they were given."""
+        """Return the report with the original files and line numbers."""
         if not self.origins:
             return report
         logs = SplitLogs(self.names, self.origins)
@@ -58,7 +58,10 @@ class TurnedLogs(NamedTuple):
 
 @contextmanager
 def in_time_order(names: Sequence[str]) -> Iterator[TurnedLogs]:
-    """The names with each log that is in another order replaced by a copy. Raises InputError."""
+    """Yield the names, with each log in another order replaced by a sorted copy.
+
+    Raise InputError if a log is too large or cannot be written.
+    """
     copies = [(file, copy) for file in find(names).files if (copy := _copy_of(file))]
     if not copies:
         yield TurnedLogs(names, {})
@@ -81,12 +84,12 @@ def in_time_order(names: Sequence[str]) -> Iterator[TurnedLogs]:
 class _Copy(NamedTuple):
     text: bytes
     numbers: Sequence[int]
-    """Of its lines, in the file as it is."""
+    """Number of each line in the original file."""
     note: str
 
 
 def _copy_of(file: LogFile) -> _Copy | None:
-    """None if the file can be read as it is."""
+    """Return a copy in time order; None if the file can be read as it is."""
     head = start_of(file)
     if _LOKI.match(head):
         return _lines_of_loki(_whole(file, "an answer of Loki's API"), file)
@@ -114,7 +117,7 @@ def _whole(file: LogFile, what: str) -> bytes:
 
 
 def _tail(file: LogFile) -> bytes:
-    """The end of a plain file; empty if it cannot be read alone."""
+    """Return the end of a plain file; empty if the end cannot be read separately."""
     try:
         if file.path == STDIN or is_packed(file.path):
             return b""
@@ -126,12 +129,12 @@ def _tail(file: LogFile) -> bytes:
 
 
 def _plain(data: bytes) -> list[bytes]:
-    """The lines, of UTF-16 too."""
+    """Return the lines, also of UTF-16 text."""
     return without_encoding(data, is_first=True).split(b"\n")
 
 
 def _stamped(lines: Sequence[bytes]) -> list[tuple[int, str]]:
-    """Index and time of the lines that have one."""
+    """Return index and time of each line that has a time."""
     envelope = envelope_of([line for line in lines[: 2 * SAMPLE] if line.strip()][:SAMPLE])
     found = []
     for index, raw in enumerate(lines):
@@ -150,13 +153,13 @@ def _times(lines: Sequence[bytes]) -> list[str]:
 
 
 def _run_backwards(times: Sequence[str]) -> bool:
-    """ISO 8601 sorts as text."""
+    """Whether most times go back; ISO 8601 times compare as text."""
     steps = [before > after for before, after in pairwise(times) if before != after]
     return len(steps) >= _LEAST and sum(steps) >= _SHARE * len(steps)
 
 
 def _turned(lines: list[bytes], *, each_is_one: bool) -> tuple[bytes, Sequence[int]]:
-    """The text from the end, and the number of each of its lines. A header stays in front."""
+    """Return the reversed text and the original number of each line; a header stays first."""
     if lines and not lines[-1]:
         lines.pop()
     starts = range(len(lines)) if each_is_one else [index for index, _ in _stamped(lines)]
@@ -181,8 +184,10 @@ def _lines_of_loki(answer: bytes, file: LogFile) -> _Copy:
 
 
 def _loki_entries(answer: Any) -> Iterator[tuple[int, str]]:
-    """Time and text of each entry; of one moment in the order of writing. Raises ValueError and
-    others if it is not as Loki answers."""
+    """Yield time and text of each entry; entries of equal time in the order of writing.
+
+    Raise ValueError and others if the response is not in Loki's format.
+    """
     streams = answer["data"]["result"]
     if answer["data"]["resultType"] != "streams" or not streams:
         raise ValueError

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""When what a log reads like may overrule what the rules found in it.
+"""Decide when the classifier's reading of a log may overrule what the rules found.
 
-The reading must lead by a share that depends on how well the rules know: what a detector proved in
-a whole log stands, in an excerpt it gives way only beyond doubt; an exception that says what is
-wrong with the program stands, and so does a decision for a known checkpoint. And some causes the
-lines themselves rule out, whatever the log reads like.
+The reading must lead by a share that depends on how reliable the rules are. What a detector proved
+in a whole log stands; in an excerpt it gives way only to a very large lead. An exception that names
+the error in the program stands, and so does a decision for a known checkpoint. Independently of the
+lead, the lines themselves rule out some causes.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from mwatch.model.finding import LOG_END
 from mwatch.model.job import Job
 
 CLEARLY = 0.3
-"""The share by which another cause must lead: below, it is as often wrong as what the rules say."""
+"""Lead another cause needs; with a smaller lead it is wrong as often as the rules are."""
 _FIRMLY = 0.5
-"""The same over a fault that the catalogue names."""
+"""Lead needed over a fault that the catalogue names."""
 BEYOND_DOUBT = 0.8
-"""The same over what a detector proved in an excerpt, over an error of the program that the
-catalogue knows, for numbers that no detector finds bad, and in a few lines."""
-_NEVER = 2.0
+"""Lead needed over what a detector proved in an excerpt, over a program error that the catalogue
+knows, for numbers that no detector finds bad, and in logs of a few lines."""
+_NEVER = 2.0  # more than any lead
 _EXCERPT = 100
-"""Lines: of what people paste, longer texts are rare, so that little was learnt from them."""
+"""Maximum lines of an excerpt. Users rarely paste more, so the model learnt little from longer
+texts."""
 _FEW_LINES = 8
-"""It has learnt mostly from excerpts of ten lines and more."""
+"""Fewer distinct lines are too few: the model learnt mostly from excerpts of ten or more."""
 _NUMBER = re.compile(r"\d+")
 _SAYS_END = re.compile(
     r"\b(?:completed|succeeded|done|ended|finished(?! (?:sav|writ|upload)))\b|\bexit", re.I
@@ -42,11 +43,11 @@ _EXIT_ZERO = re.compile(
 )
 _LAST_WORDS = 3  # lines that may report the end
 _GUESSES = frozenset({"none", f"{LOG_END}?", f"{LOG_END}?+"})
-"""Sources of what may be no fault at all."""
+"""Sources of findings that may not be faults."""
 _ODD_NUMBERS = frozenset(
     {"n:loss:zero", "n:loss:begins at zero", "n:loss:peak 1.5", "n:loss:peak 3.0"}
 )
-"""Losses that look like trouble, and may be none."""
+"""Features of losses that look like trouble but may be harmless."""
 WELL = frozenset({Cause.HEALTHY, Cause.FINISHED})
 _BY_NUMBERS = frozenset(
     {
@@ -64,7 +65,7 @@ _WHILE_IT_RUNS = WELL | _BY_NUMBERS | {
 def overrules(
     weighed: Weighed, rules: RulesFound, decided: Decision, job: Job, lines: Sequence[str]
 ) -> bool:
-    """`decided`: what follows from what the rules found."""
+    """Whether the weighed cause overrules the rules. `decided`: the decision made by the rules."""
     lead = weighed.share - weighed.of_rules
     if lead < _least_lead(weighed.cause, decided, job, lines):
         return False
@@ -72,17 +73,17 @@ def overrules(
 
 
 def are_few(lines: Sequence[str]) -> bool:
-    """Lines that differ only in numbers say the same."""
+    """Whether there are few distinct lines; lines that differ only in numbers count once."""
     return len({_NUMBER.sub("", text) for text in lines}) < _FEW_LINES
 
 
 def is_excerpt(lines: Sequence[str]) -> bool:
-    """A text like most of those that it has learnt from."""
+    """Whether the text resembles most of those that the model was trained on."""
     return len(lines) <= _EXCERPT and not _are_mostly_steps(lines)
 
 
 def last_trouble(lines: Sequence[str]) -> tuple[int | None, bool]:
-    """The index of the last line that looks like trouble, and whether steps follow it."""
+    """Return the index of the last line that looks like trouble, and whether steps follow it."""
     last = max((at for at, text in enumerate(lines) if TROUBLE.search(text)), default=None)
     return last, last is not None and any(map(is_progress, lines[last + 1 :]))
 
@@ -91,7 +92,7 @@ def _least_lead(cause: Cause, decided: Decision, job: Job, lines: Sequence[str])
     lead = decided.finding
     if decided.resume_from is not None:
         return _NEVER
-    if lead is None:  # of steps that it can read a detector would have found it
+    if lead is None:  # in steps that mwatch can read, a detector would have found bad numbers
         are_read = cause in _BY_NUMBERS and job.attempt.iteration is not None
         return BEYOND_DOUBT if are_read or are_few(lines) else CLEARLY
     names_itself = lead.cause is Cause.USER_ERROR and not lead.is_guess
@@ -113,11 +114,17 @@ def _are_mostly_steps(lines: Sequence[str]) -> bool:
 
 
 def _ruled_out(rules: RulesFound, lines: Sequence[str]) -> frozenset[Cause]:
-    """A run is healthy only if something looks like trouble (a log that breaks off without a word
-    may stand still), and where a rule found a fault, only if steps follow. What steps follow did
-    not end the run. No run has finished whose last lines do not say so, and one that says so does
-    not hang. What the rules found is not unknown, and explains an end better than the course of the
-    numbers before."""
+    """Return the causes that the lines themselves rule out.
+
+    - Healthy, unless something looks like trouble (a log that just stops may be of a hung run) and,
+      where a rule found something, steps follow it.
+    - Faults that end a run, if no rule found anything and steps follow the trouble.
+    - Finished, unless the last lines report an end.
+    - Hang, if the last lines report exit code 0 or the rules found the run finished.
+    - Unknown; and where the rules found a fault, causes seen only in the course of the numbers,
+      since the fault explains the end better. A detector's fault also rules out healthy and
+      finished.
+    """
     no = {Cause.UNKNOWN}
     if rules.cause is Cause.FINISHED or any(map(_EXIT_ZERO.search, lines[-_LAST_WORDS:])):
         no.add(Cause.HANG)

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plays a recording to the engine as if it happened now, and records what mwatch would have done.
+"""Feed a recording to the engine as if it happened now, and record what mwatch would have done.
 
-A live watcher assesses the run once a second. Here an assessment is made at most once a second of
-the log's time, after lines that are worth it (`replay.look_scheduler`), and inside a silence at the
-moment when the result changes: found by bisection, within a second or a fiftieth of the silence.
-Nothing is acted on: the run goes on as recorded.
+A live watcher assesses the run once a second. A replay assesses it at most once per second of log
+time, after lines that require it (`replay.look_scheduler`), and within a silence at the moment when
+the result changes, found by bisection to within a second or a fiftieth of the silence. No action is
+carried out: the run continues as recorded.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ class Player:
         self.recorder = recorder or ReportRecorder(engine, "replay", has_curves=False)
         self.last: Assessment | None = None
         self.at: float | None = None
-        """The newest time that was played."""
+        """The newest time played so far."""
         self.looks = 0
         self._screen = EvaluationThrottle()
         self._looked_at = float("-inf")
         self._is_stale = False
-        """A line worth an assessment came within a second of the last one."""
+        """A line that needs an assessment came within a second of the last assessment."""
         self._due: float | None = None
         """When the current decision would be carried out."""
         self._gaps = UsualGaps()
         self.log_end = LogEnd()
         self._stride = _FEW_LINES
-        """Lines to try at once: twice as many as were passed last time, or half of that try."""
+        """Lines to try at once: twice as many as passed last time, at least half the last try."""
 
     def play(self, recording: Iterable[Observed | PlacedLines]) -> None:
         for received in recording:
@@ -62,7 +62,7 @@ class Player:
                 self.observe(received)
 
     def _observe_lines(self, placed: PlacedLines) -> None:
-        """Like `observe` of each line, but skip many lines without effect at a time."""
+        """Like `observe` for each line, but skip many lines without effect at a time."""
         index = 0
         while index < len(placed.lines):
             done = self._pass_over(placed, index)
@@ -73,7 +73,7 @@ class Player:
             index = done
 
     def _pass_over(self, placed: PlacedLines, begin: int) -> int:
-        """Learn from lines without effect from `begin` on; return the index of the next one."""
+        """Learn from lines without effect starting at `begin`; return the index after them."""
         if self.at is None or self._is_stale or self._due is not None:
             return begin
         end = min(begin + self._stride, placed.lines.first_bad(begin))
@@ -133,9 +133,12 @@ class Player:
         proved: float | None = None,
         tails: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
-        """End of the input. `until`: the run was still up then, but silent. `lines`: how many, by
-        file. `proved`: the last time that a line prints; lines that show no progress prove a
-        silence, too. `tails`: the ends of the files."""
+        """Process the end of the input.
+
+        `until`: the run was still up then, but silent. `lines`: number of lines by file. `proved`:
+        the last time printed in any line; lines without progress also prove a silence. `tails`: the
+        ends of the files.
+        """
         if self.at is None:
             return
         end = max((each for each in (until, proved) if each is not None), default=self.at)
@@ -150,7 +153,7 @@ class Player:
             self._settle(assessment.decision)
 
     def _settle(self, decision: Decision) -> None:
-        """Act on an exit: the log ends before the wait that follows it."""
+        """Record the action on an exit: the log ends before the wait after the exit is over."""
         waits = decision.act_at is not None and decision.action is not Action.NONE
         if waits and self.engine.record.of_attempt(decision.attempt) is None:
             self._enact(decision, max(decision.act_at or 0.0, self.engine.job.now))
@@ -161,7 +164,7 @@ class Player:
         self._due = None
 
     def _pass(self, start: float, end: float) -> bool:
-        """Pass a silence; return whether it changed the assessment."""
+        """Process a silence; return whether it changed the assessment."""
         if self._is_stale and end - self._looked_at >= LOOK_SECONDS:
             self._look(min(end, max(start, self._looked_at + LOOK_SECONDS)))
         if self._due is not None:
@@ -223,7 +226,7 @@ class Player:
 
 
 def _gist(assessment: Assessment) -> tuple[object, ...]:
-    """What two assessments are compared by: findings and decision."""
+    """Return what assessments are compared by: findings and decision."""
     found = {(each.detector, each.cause, each.severity) for each in assessment.findings}
     decision = assessment.decision
     return (frozenset(found), decision.action, decision.cause, decision.attempt)

@@ -1,11 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One log of several pods, as `kubectl logs -l … --prefix` prints it: a file for each pod.
+"""Split a log of several pods, as `kubectl logs -l … --prefix` prints it, into a file per pod.
 
-kubectl prints one pod after the other, so in the log as it is the clock goes back at each pod. Such
-a log is sorted however it was given: by its name, in a folder or an archive, compressed, or in
-UTF-16, as PowerShell writes it. The evidence of the report names the log that was given and the
-line in it.
+kubectl prints one pod after another, so the clock of the original log goes back at each pod. Such a
+log is split however it was given: by name, in a folder or an archive, compressed, or in UTF-16 as
+PowerShell writes it. The evidence in the report still names the original log and line.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from mwatch.runtime.files import read_chunks
 
 MAX_STREAMS = 256
 _PREFIX = re.compile(rb"\[pod/([a-z0-9][a-z0-9.-]{0,252})/([a-z0-9-]{1,63})\] ")
-_SHARE = 0.8  # of the first lines: the others are what a person pasted around them
+_SHARE = 0.8  # of the first lines must have a prefix; users paste other text around them
 _BUFFER = 1 << 18
 _BYTE_ORDER_MARK = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff")
 
@@ -36,19 +35,22 @@ _Key = tuple[str, str]  # pod and container
 
 
 class Origin(NamedTuple):
-    file: str  # as it is shown
-    numbers: Sequence[int]  # of the lines in it
+    file: str  # display name of the original log
+    numbers: Sequence[int]  # line numbers in the original log
 
 
 class SplitLogs(NamedTuple):
     names: Sequence[str]
     origins: Mapping[str, Origin]
-    """By the path of each pod's file."""
+    """The original log of each pod's file, by the path of that file."""
     notes: Sequence[str] = ()
-    """What could not be read."""
+    """What could not be read, one text each."""
 
     def restored(self, report: RunReport, paths: Mapping[str, str]) -> RunReport:
-        """The report with files and lines as they were given. `paths`: by the names in evidence."""
+        """Return the report with the original files and line numbers.
+
+        `paths`: path of each file, by its name in evidence.
+        """
         origins = {name: self.origins[path] for name, path in paths.items() if path in self.origins}
         if not origins:
             return report
@@ -74,7 +76,10 @@ class SplitLogs(NamedTuple):
 
 @contextmanager
 def split_by_pod(names: Sequence[str]) -> Iterator[SplitLogs]:
-    """The names with each log of several pods replaced by a temporary folder. Raises InputError."""
+    """Yield the names, with each log of several pods replaced by a temporary folder.
+
+    Raise InputError if a log cannot be split.
+    """
     files = find(names).files
     split = [file for file in files if _is_prefixed(start_of(file))]
     if not split:
@@ -108,14 +113,14 @@ def _is_prefixed(head: bytes) -> bool:
 
 
 def without_encoding(data: bytes, *, is_first: bool) -> bytes:
-    """Without byte order mark and zeros: UTF-16 as ASCII, which is how logs are read."""
+    """Remove the byte order mark and NUL bytes, which turns UTF-16 logs into ASCII."""
     if is_first and (mark := _BYTE_ORDER_MARK.match(data)):
         data = data[mark.end() :]
     return data.replace(b"\0", b"") if b"\0" in data else data
 
 
 def _subfolder(top: str, file: LogFile, number: int) -> str:
-    """A folder that is named after the log, as the pods of two logs may have the same names."""
+    """Create a folder named after the log, because two logs may contain pods of the same name."""
     name = os.path.basename(file.path)
     is_usable = "." in name[1:] and not name.startswith(".") and name not in os.listdir(top)
     folder = os.path.join(top, name if is_usable else f"log-{number + 1}")
@@ -132,7 +137,7 @@ class _Splitter:
         self.notes: list[str] = []
 
     def split(self, file: LogFile) -> dict[str, Origin]:
-        """Raises OSError, and InputError if the log cannot be read."""
+        """Write a file per pod. Raise OSError, or InputError if the log cannot be read."""
         rest, number, is_first = b"", 0, True
         key: _Key = ("", "")
         for data in self._read(file):
@@ -149,7 +154,7 @@ class _Splitter:
         return self._files(file)
 
     def _read(self, file: LogFile) -> Iterator[bytes]:
-        """A broken file as far as it goes."""
+        """Yield the content; a damaged file is read up to the damage."""
         has_begun = False
         try:
             for chunk in read_chunks(file.path, "diagnose"):
@@ -161,7 +166,7 @@ class _Splitter:
             self.notes.append(str(error))
 
     def _add(self, line: bytes, number: int, before: _Key) -> _Key:
-        """A line without a prefix belongs to the pod before it."""
+        """Add a line to its pod; a line without a prefix belongs to the pod of the previous one."""
         found = _PREFIX.match(line)
         key = before if found is None else (found[1].decode(), found[2].decode())
         if key not in self._texts:
@@ -188,7 +193,7 @@ class _Splitter:
         return os.path.join(self._folder, name)
 
     def _files(self, file: LogFile) -> dict[str, Origin]:
-        """Name the files after the pods; of a pod's containers the one that printed most is it."""
+        """Name the files after the pods; the container that printed most gets the pod's name."""
         found: dict[str, Origin] = {}
         for key in sorted(self._written, key=lambda each: -self._written[each]):
             path = self._path(f"{key[0] or 'other'}.log")

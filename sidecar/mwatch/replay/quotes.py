@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Quote iteration lines as evidence, as they were printed, so that a search finds them.
+"""Quote iteration lines in evidence exactly as printed, so that users can search for them.
 
-Millions of them are read in blocks and their texts are not kept, so the few that prove something
-are read again. Where that is not possible (standard input) a summary of the line stays.
+Iteration lines are read by the million in blocks, and their texts are not kept. The few that serve
+as evidence are read again; where that is impossible (standard input), a summary of the line stays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_QUOTES = 200
 
 
 def quoted(report: RunReport, paths: Mapping[str, str]) -> RunReport:
-    """`paths`: of the files, by their names in evidence."""
+    """Replace summaries in evidence by quotes. `paths`: path of each file, by name in evidence."""
     every = [each for finding in report.findings for each in finding.evidence]
     voices = (voice for incident in report.incidents for voice in incident.voices)
     every += [each for voice in voices for each in voice.evidence]

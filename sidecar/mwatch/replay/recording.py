@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recorded run: log files and checkpoint folders as one stream of observations.
+"""Read a recorded run, log files and checkpoint folders, as one stream of observations.
 
-Files are read lazily, piece by piece, so that memory does not grow with them; `mwatch.state` aligns
-the clocks of several pods. The content of a checkpoint folder is known only as it is today, so it
-comes last.
+Files are read lazily in pieces, so memory does not grow with their size; `mwatch.state` aligns the
+clocks of several pods. A checkpoint folder is known only in its present state, so its content comes
+last.
 
-First the files are sorted into streams: the parts of a rotated log, and the attempts of one role.
-Two pods of one attempt write at the same time; two attempts write one after the other. So files
-whose times do not overlap and which both print what only one rank prints (iteration lines, or rank
-0's markers) follow each other. Only both ends of a file are read for this. All files are taken to
-be of one job.
+Files are first sorted into streams: the parts of a rotated log, and the attempts of one role. Two
+pods of one attempt write at the same time; two attempts write one after the other. So two files
+follow each other if their times do not overlap and both contain what only one rank prints
+(iteration lines, or rank 0's markers). Only both ends of a file are read for this. All files are
+assumed to belong to one job.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from mwatch.state.merge import estimate_offsets, merge
 from mwatch_trainer.checkpoint.listing import FolderListing, list_checkpoints
 
 _CLOCKS_DIFFER_SECONDS = 2 * 86400.0
-"""By this much a clock and its zone may be ahead of ours."""
+"""Seconds by which a log's clock, including its time zone, may be ahead of this machine's."""
 _OVERLAP_SECONDS = 2.0
-"""By this much successive files may overlap: stamps are rounded, and clocks differ."""
+"""Seconds by which successive files may overlap: timestamps are rounded, and clocks differ."""
 _ROTATED = re.compile(r"(?P<base>.+\.(?:log|txt|out|err))[._-](?P<turn>\d[\w.-]*|old|bak|prev\w*)")
 
 
@@ -65,9 +65,9 @@ class StreamPlan:
     last: float | None
     roles: set[str] = field(default_factory=set)
     anchor: float | None = None
-    """Where to begin if these files print no times but others do."""
+    """Start time if these files print no times but others do."""
     end: float | None = None
-    """When the other streams fell silent; None: at the end of all."""
+    """When the other streams fell silent; None: at the end of the recording."""
 
     @property
     def has_steps(self) -> bool:
@@ -75,7 +75,7 @@ class StreamPlan:
 
 
 def plan(files: Sequence[LogFile], grammar: Grammar) -> list[StreamPlan]:
-    """Sort files into streams; a single file is not read, as there is nothing to order."""
+    """Sort files into streams; a single file is not read, because there is nothing to order."""
     if len(files) == 1:
         return [StreamPlan(_short(files[0].shown), list(files), None, None)]
     units = [_unit(group, grammar) for group in _rotations(files)]
@@ -112,7 +112,7 @@ def _rotations(files: Sequence[LogFile]) -> Iterator[list[LogFile]]:
 
 
 def _age(path: str, base: str) -> tuple[int, float, str]:
-    """Sort key: dates rise with time, numbers fall, and the file without a suffix is newest."""
+    """Sort key, oldest first: date suffixes rise with time, numbers fall, no suffix is newest."""
     if path == base:
         return (1, 0, "")
     turn = PACKED.sub("", path[len(base) + 1 :])
@@ -146,7 +146,7 @@ def _chain(units: Iterable[StreamPlan]) -> list[StreamPlan]:
 
 
 def _order(unit: StreamPlan) -> tuple[bool, float, list[tuple[int, str]]]:
-    """Sort key: by time, else by name, with numbers as numbers."""
+    """Sort key: by time, else by name with numbers in numeric order."""
     parts = re.findall(r"(\d{1,18})|(\D+)", unit.files[0].shown)
     natural = [(int(number or 0), text) for number, text in parts]
     return (unit.first is None, unit.first or 0.0, natural)
@@ -167,14 +167,17 @@ def _likeness(stream: StreamPlan, unit: StreamPlan) -> tuple[int, int, float]:
 
 
 def _common(one: str, other: str) -> int:
-    """Length of the common prefix."""
+    """Return the length of the common prefix."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _anchor(streams: Sequence[StreamPlan]) -> None:
-    """Place streams without times: with iterations at the beginning of the others, else at the
-    end, because such a file is mostly what a dying process left."""
+    """Set the start time of streams without times.
+
+    A stream with iterations starts with the others; any other goes to the end, because such a file
+    is usually the last output of a failing process.
+    """
     firsts = [stream.first for stream in streams if stream.first is not None]
     lasts = [stream.last for stream in streams if stream.last is not None]
     for stream in streams:
@@ -183,7 +186,7 @@ def _anchor(streams: Sequence[StreamPlan]) -> None:
 
 
 def _short(shown: str) -> str:
-    """The file name, without an extension such as .log."""
+    """Return the file name without an extension such as .log."""
     shown = PACKED.sub("", shown)
     root, extension = os.path.splitext(os.path.basename(shown))
     is_log = extension in (".log", ".txt", ".out", ".err")
@@ -202,17 +205,17 @@ _TRAINER = re.compile(
     re.I,
 )
 FRESH_SECONDS = 60.0
-"""A file that changed later than this long ago may have been copied just now."""
+"""Seconds since its last change within which a file may have just been copied."""
 _NEAR = 120.0
 _LATER = 300.0
-_LONG_QUIET = 600.0  # seconds without a step that no usual step explains
+_LONG_QUIET = 600.0  # seconds without a step, longer than any usual step
 _LARGE = 8 << 20
-"""Bytes that are worth a second process."""
+"""Total size in bytes from which reading in a second process pays off."""
 _REHEARSED = 50_000
-"""Events per stream to estimate its clock by; reading them takes seconds at most."""
+"""Events per stream used to estimate its clock offset; reading them takes seconds at most."""
 
 Progress = Callable[[int, int], None]
-"""Called with bytes read and bytes in all (0: unknown), after each piece."""
+"""Called after each piece with the bytes read and the total (0: unknown)."""
 
 
 class Recording:
@@ -244,7 +247,7 @@ class Recording:
 
     @property
     def is_relative(self) -> bool:
-        """No time stamp was found: times are seconds since the first line."""
+        """No timestamp was found: times are seconds since the first line."""
         return any(moments.is_relative for moments in self._moments)
 
     @property
@@ -254,13 +257,13 @@ class Recording:
 
     @property
     def paths(self) -> dict[str, str]:
-        """Of the files, by their names in evidence."""
+        """The path of each file, by its name in evidence."""
         files = (file for each in self.streams for file in each.files)
         return {file.shown: file.path for file in files}
 
     @property
     def is_about_training(self) -> bool:
-        """Whether the end of a file has words of a trainer, in a format that is not known."""
+        """Whether the end of a file has terms of training in a format that is not recognised."""
         return any(_TRAINER.search(tail) for tail in self._tails.values())
 
     @property
@@ -275,7 +278,7 @@ class Recording:
         return max(changed, default=None)
 
     def observed(self, progress: Progress | None = None) -> Iterator[Placed]:
-        """Merge all streams in the order of one clock."""
+        """Merge all streams in time order on one clock."""
         if len(self.streams) == 1:
             return self._pieces(self.streams[0], progress)
         offsets = self._offsets()
@@ -285,7 +288,10 @@ class Recording:
         return place(merge(streams, offsets), without_steps)
 
     def _offsets(self) -> dict[str, float]:
-        """Read the beginnings first; pipes, which can be read only once, are not shifted."""
+        """Estimate clock offsets from the beginnings of the streams.
+
+        Pipes can be read only once, so with a pipe nothing is shifted.
+        """
         if any(not self._sizes[file.path] for each in self.streams for file in each.files):
             return {}
         rehearsal = Recording(self.streams, (), (), self._grammar, self._now)
@@ -301,7 +307,7 @@ class Recording:
                 yield each
 
     def _pieces(self, stream: StreamPlan, progress: Progress | None) -> Iterator[Placed]:
-        """A single large stream is read and placed by another process."""
+        """Yield placed pieces; a single large stream is read and placed by another process."""
         updates = self._updates(stream)
         is_large = len(self.streams) == 1 and self._size > _LARGE
         for known, placed in run_ahead(updates) if is_large else updates:
@@ -311,7 +317,7 @@ class Recording:
             yield from placed
 
     def _updates(self, stream: StreamPlan) -> Iterator[tuple[dict[str, Any], list[Placed]]]:
-        """What is placed after each piece of a file, and what is known of the files by then."""
+        """Yield the observations of each piece of a file, with the reader's state after it."""
         for placed in self._placed(stream):
             yield {"_done": self._done}, placed
         names = ("_done", "_tails", "_moments", "line_counts", "notes")
@@ -339,7 +345,7 @@ class Recording:
         yield [*moments.rest()]
 
     def _read(self, file: LogFile) -> Iterator[bytes]:
-        """Read a broken file as far as it goes; a named file that cannot be read is an error."""
+        """Read a damaged file up to the damage; a named file that cannot be read is an error."""
         has_begun = False
         try:
             for data in self._without_comparison(file):
@@ -353,9 +359,9 @@ class Recording:
             self.notes.append(str(error))
 
     def _without_comparison(self, file: LogFile) -> Iterator[bytes]:
-        """The content of a file, up to where somebody shows another run to compare with."""
+        """Yield the content of a file, up to another run that was pasted for comparison."""
         chunks = (chunk.data for chunk in read_chunks(file.path, "replay"))
-        held: list[bytes] = []  # what is pasted is small, but a pipe gives it in pieces
+        held: list[bytes] = []  # pasted text is small, but a pipe delivers it in pieces
         try:
             for data in chunks:
                 held.append(data)
@@ -364,7 +370,7 @@ class Recording:
             else:
                 held = [self._first_run(file, b"".join(held))]
         except InputError:
-            yield from held  # a broken file, as far as it goes
+            yield from held  # a damaged file, up to the damage
             raise
         yield from held
         yield from chunks
@@ -386,7 +392,7 @@ class Recording:
             return self._now
 
     def end_clock(self, last: float) -> TailClock:
-        """The last time that the log prints; `last`: that of the last event."""
+        """Return the last time that the log prints; `last`: time of the last event."""
         if self.is_relative:
             return NO_CLOCK
         clocks = [tail_clock(tail, self._now) for tail in self._tails.values()]
@@ -397,8 +403,11 @@ class Recording:
         return TailClock(max((last, *(each.last or last for each in clocks))), ahead)
 
     def quiet_until(self, last: float, step: Step | None) -> float | None:
-        """How long the log goes on without progress: its last time. Step lines without a time tell
-        nothing of how long a step takes: only a long silence behind them counts."""
+        """Return the time until which the log proves a silence: the last time it prints.
+
+        Step lines without a timestamp do not show how long a step takes, so only a long silence
+        after them counts.
+        """
         end = self.end_clock(last).last
         tail = self.tails.get(step.file) if step else None
         if end is None or step is None or tail is None:
@@ -410,7 +419,7 @@ class Recording:
         return last if is_untimed and before and end - before < _LONG_QUIET else end
 
     def clock_ahead(self, last: float) -> float:
-        """By how much true time is ahead of the log's: as it prints, or as its files show."""
+        """Return the seconds by which true time is ahead of the log's, from its lines or files."""
         if self.is_relative:
             return 0.0
         clock = self.end_clock(last)
@@ -425,7 +434,7 @@ class Recording:
         return age_of(clock, self._now, local_offset=offset, fresh=fresh)
 
     def rollbacks(self, last: float) -> Iterator[Rollback]:
-        """Rollbacks that mwatch wrote beside the checkpoints, by the clock of the log."""
+        """Yield rollbacks that mwatch recorded beside the checkpoints, on the log's clock."""
         ahead = self.clock_ahead(last)
         for folder in self.checkpoint_folders:
             found = checkpoint_dir.find(folder)
@@ -436,7 +445,7 @@ class Recording:
                 yield replace(each, at=each.at - ahead, marked=marked)
 
     def stored(self, last: float) -> Iterator[Observed]:
-        """Present content of the checkpoint folders, observed at the end of the recording."""
+        """Yield the present content of the checkpoint folders, observed at the end of the log."""
         ahead = self.clock_ahead(last)
         for folder in self.checkpoint_folders:
             try:
@@ -450,7 +459,7 @@ class Recording:
 def open_recording(
     names: Sequence[str], checkpoints: Sequence[str], grammar: Grammar, now: float
 ) -> Recording:
-    """Raise InputError, before a long wait, if a name cannot be read."""
+    """Open the logs; raise InputError at once, before a long read, if a name cannot be read."""
     found = find(names)
     for folder in checkpoints:
         if not os.path.isdir(folder):
@@ -475,7 +484,7 @@ def _size(file: LogFile) -> int:
 
 
 def _to_stored(folder: str, listing: FolderListing, last: float, ahead: float) -> StoredCheckpoints:
-    """A file that changed after the run ended was copied: its time is unknown."""
+    """Convert a listing; a file changed after the run ended was copied, so its time is unknown."""
     found = []
     for each in listing.checkpoints:
         if each.iteration is None:

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded logs in, the report of the run out: for `mwatch replay`, `diagnose` and `report`.
+"""Build a run report from recorded logs, for `mwatch replay`, `diagnose` and `report`.
 
-The verdict describes the run at the end of the recording: that of the last attempt, with what
-mwatch would have done about it. A recording ends where its files end. Whether the run went on after
-that is unknown, unless the user says so or a file was written a moment ago.
+The verdict describes the last attempt at the end of the recording, with what mwatch would have done
+about it. A recording ends where its files end. Whether the run continued after that is unknown,
+unless the user states it or a file was written a moment ago.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ from mwatch.runtime.files import STDIN, unpacked_pieces
 
 _FRESH_GAPS = 3.0
 _HANGS_SECONDS = 7 * 86400.0
-"""A pod that ended earlier is hardly there any more, and its log is history."""
+"""No hang is concluded from an older last line: the pod is most likely deleted by then."""
 _DOUBTED = 0.4
-"""The most confidence in a hang if the run may as well have ended."""
-_SURE = 0.7  # confidence
+"""Upper limit of the confidence in a hang when the run may equally well have ended."""
+_SURE = 0.7  # confidence from which a NaN is worth advice
 _LASTING = frozenset(
     {Cause.STARTED_FROM_RANDOM, Cause.RESUME_DIVERGED, Cause.LOSS_STUCK, Cause.LOSS_SPIKE}
 )
-"""What does not pass by itself, so that a warning of it is worth advice."""
+"""Causes that do not resolve by themselves, so even a warning about them is worth advice."""
 _MAY_BE_UP = "not acted on: the log does not show whether the run is still up"
 _ASK = "`kubectl get pod` or `mwatch diagnose JOB` shows which"
 
 
 def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -> RunReport:
-    """`is_up`: the user said that the run was still up at the end."""
+    """Build the report. `is_up`: the user stated that the run was still up at the end."""
     recorder = player.recorder
     concluded = _end(recording, player, is_up=is_up, now=now)
     is_by_age = concluded.verdict.cause is Cause.HEALTHY or concluded.decision.reason == _MAY_BE_UP
@@ -88,9 +88,9 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
 
 
 def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> RunConclusion:
-    """Conclude by the last assessment and by how old the last line is."""
+    """Conclude from the last assessment and the age of the last line."""
     ended, attempt = player.last, player.engine.job.attempt
-    assert ended is not None  # something was played
+    assert ended is not None  # at least one observation was played
     if is_up:
         return player.recorder.conclusions.run(ended)
     if _has_ended(attempt):
@@ -102,7 +102,7 @@ def _end(recording: Recording, player: Player, *, is_up: bool, now: float) -> Ru
 
 
 def _with_advice(player: Player, concluded: RunConclusion) -> RunConclusion:
-    """Say what to do about the cause of the end, even if mwatch itself would not do it."""
+    """Add advice on the cause of the end, even if mwatch itself would not act on it."""
     decision, engine = concluded.decision, player.engine
     lead, attempt = decision.finding, engine.job.attempt
     if decision.action is not Action.NONE or lead is None or lead.cause is not decision.cause:
@@ -123,7 +123,7 @@ def _with_advice(player: Player, concluded: RunConclusion) -> RunConclusion:
 
 
 def _goes_on(attempt: Attempt) -> bool:
-    """Whether no line shows an end: what is printed after an error proves no silence."""
+    """Whether no line shows an end or an error; output after an error does not prove a silence."""
     raised = (*attempt.errors, *attempt.exceptions)
     has_failed = any(seen.at >= attempt.last_progress for seen in raised)
     return not (_has_ended(attempt) or has_failed)
@@ -148,7 +148,10 @@ def _still_up(recording: Recording, player: Player, ended: Assessment, age: Age)
 def _broken_off(
     recording: Recording, player: Player, ended: Assessment, age: Age | None
 ) -> RunConclusion:
-    """Nothing shows that the run is still up. `age`: None if the log is not known to be new."""
+    """Conclude when nothing shows that the run is still up.
+
+    `age`: None if the log is not known to be recent.
+    """
     concluded = player.recorder.conclusions.run(ended)
     text = _break_text(recording, player.engine.job.attempt, age)
     if concluded.verdict.cause is not Cause.HEALTHY:
@@ -166,7 +169,7 @@ def _broken_off(
 
 
 def _silent_since(player: Player, last: float, age: Age) -> RunConclusion | None:
-    """The log was read a moment ago, and its last line is old: hung since then, or ended."""
+    """Conclude that the run has hung or ended since `last`: the log is current, its end is old."""
     if age.seconds > _HANGS_SECONDS:
         return None
     now = player.engine.preview(last + age.seconds)
@@ -196,7 +199,7 @@ def _minutes(seconds: float) -> str:
 
 
 def nothing_read(recording: Recording, engine: Engine) -> RunReport:
-    """The report if no line of the input is known."""
+    """Return the report for an input without any recognised line."""
     if not recording.streams:
         text = recording.notes[0] if recording.notes else "there is nothing to read"
         concluded = _nothing_found(Cause.BLIND, text, "there is no data")
@@ -225,7 +228,7 @@ def _nothing_found(
 
 
 def _by_words(recording: Recording, engine: Engine) -> RunConclusion:
-    """What the words of a log say in which no trainer is known."""
+    """Conclude from the wording alone, for a log of an unknown trainer."""
     where = "the file" if len(_files(recording)) == 1 else f"{len(_files(recording))} files"
     text = f"no line of a trainer was found in {where}"
     if recording.is_about_training:
@@ -241,7 +244,7 @@ def _files(recording: Recording) -> tuple[str, ...]:
 
 
 def _age(recording: Recording, player: Player, now: float) -> Age | None:
-    """Age of the last line, if the log was read as it is now; None: unknown, or an old file."""
+    """Return the age of the last line; None if it is unknown or the file is old."""
     limit = _fresh_limit(player)
     written = recording.written_at
     if written is not None and now - written > limit:
@@ -250,7 +253,7 @@ def _age(recording: Recording, player: Player, now: float) -> Age | None:
 
 
 def _fresh_limit(player: Player) -> float:
-    """The greatest age at which the log is still being written: its silence means nothing yet."""
+    """Return the age up to which the log counts as still being written, so silence is normal."""
     steps = list(player.engine.job.attempt.steps)[-2:]
     gap = steps[1].at - steps[0].at if len(steps) == 2 else 0.0
     return FRESH_SECONDS + _FRESH_GAPS * gap
@@ -272,7 +275,7 @@ def _break_text(recording: Recording, attempt: Attempt, age: Age | None) -> str:
 
 
 NOW = "now"
-_DOUBT = 0.01  # share of the wall time: the accuracy of the goodput
+_DOUBT = 0.01  # share of the wall time, the accuracy of the goodput
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +283,9 @@ class ReplayRequest:
     names: Sequence[str]
     """Log files, folders, or `-`."""
     checkpoints: Sequence[str] = ()
-    """Save folders, besides those found."""
+    """Save folders, in addition to those found beside the logs."""
     until: str | None = None
-    """The run was still up then: a time of the log's clock (ISO 8601), or `now`."""
+    """Time until which the run was still up: ISO 8601 on the log's clock, or `now`."""
     settings: Settings = field(default_factory=Settings)
     catalogues: Sequence[Path] = ()
 
@@ -296,7 +299,7 @@ def replay(
 ) -> RunReport:
     """Raise InputError if the input cannot be read; a folder without logs gives an empty report.
 
-    `has_curves`: with the data for a page.
+    `has_curves`: include the curves for the HTML page.
     """
     with (
         unpacked(request.names, unpacked_pieces) as names,
@@ -325,7 +328,7 @@ def _replay(
         if stream.files[-1].path not in logs.origins
     }
     player = Player(engine, ReportRecorder(engine, "replay", has_curves=has_curves))
-    gc.freeze()  # events hold no cycles: collecting among them only costs time
+    gc.freeze()  # events hold no reference cycles, so collecting them only costs time
     gc.set_threshold(100_000)
     player.play(_without_announced_restart(recording.observed(progress)))
     last = player.at
@@ -361,8 +364,10 @@ def _replay(
 
 
 def _without_times(report: RunReport) -> RunReport:
-    """A pause between two lines is no incident where only the steps say how long it was: who pasted
-    the log may have left out lines."""
+    """Drop goodput and pauses from a report whose times are derived from step durations alone.
+
+    A pause between two lines is not an incident there: the pasted log may lack lines.
+    """
     incidents = tuple(each for each in report.incidents if not _is_pause(each))
     return replace(report, goodput=None, spent=(), incidents=incidents)
 
@@ -375,8 +380,10 @@ def _is_pause(incident: IncidentStory) -> bool:
 def _without_announced_restart(
     recording: Iterable[Observed | PlacedLines],
 ) -> Iterator[Observed | PlacedLines]:
-    """Leave out the line by which a launcher announces the next attempt if nothing follows it: what
-    ended the last one is what the log is about."""
+    """Drop a launcher's announcement of the next attempt if nothing follows it.
+
+    The log is then about what ended the previous attempt.
+    """
     held: list[Observed] = []
     for each in recording:
         what = each.what if isinstance(each, Observed) else None
@@ -394,11 +401,11 @@ def run_name(names: Sequence[str]) -> str:
 
 _UNTIMED = ("goodput: unknown, because the steps in the log have no times",)
 _LINE_SECONDS = 0.01
-"""Lines without a time follow each other sooner than this."""
+"""Lines without a timestamp are placed closer together than this."""
 
 
 def _are_untimed(job: Job) -> bool:
-    """Whether the steps print neither a time nor how long they took."""
+    """Whether the steps print neither a timestamp nor a duration."""
     steps = job.attempt.steps
     if not steps or steps[-1].seconds is not None:
         return False
@@ -406,7 +413,7 @@ def _are_untimed(job: Job) -> bool:
 
 
 def _doubts(job: Job) -> list[str]:
-    """Note if much of the goodput is estimated."""
+    """Return a note if much of the goodput is estimated."""
     guessed = job.ledger.guessed_seconds
     if guessed <= _DOUBT * (job.now - (job.ledger.started_at or job.now)):
         return []
@@ -415,7 +422,7 @@ def _doubts(job: Job) -> list[str]:
 
 
 def moment(text: str, now: float) -> float:
-    """Parse `--until`; a log's clock has no zone and is taken as UTC."""
+    """Parse `--until`; a time without a zone is taken as UTC, like the log's clock."""
     if text == NOW:
         return now
     try:

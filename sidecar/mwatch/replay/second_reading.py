@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Weigh what the rules found in a recorded log against what the log reads like.
+"""Weigh what the rules found in a recorded log against the classifier's reading of its text.
 
-Detectors and the catalogue come first. A classifier then reads the last lines, and an arbiter
-weighs both, as it learnt from logs that neither had been made for; `overruling` says when the rules
-give way. What comes of it is for a person to read: it is never acted on.
+Detectors and the catalogue come first. A classifier then reads the last lines, and an arbiter,
+trained on logs that neither was developed on, weighs both; `overruling` defines when the rules give
+way. The result is shown to the user and never acted on.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from mwatch.report.conclusion import RunConclusion
 
 _WEIGHTS = Path(classifier.__file__).with_name("weights.bin")
 _STOPS = 0.2
-"""The share by which `stop` must lead over the action of the rules to be advised."""
+"""Lead that `stop` needs over the action of the rules to be advised."""
 _ACTS = 0.65
-"""The share by which an action must lead over doing nothing, where that may be right."""
+"""Lead that an action needs over no action, for causes where no action may be right."""
 _TRACEBACK = "Traceback (most recent call last):"
 _TIDIES_UP = re.compile(rf"\bin (?:{'|'.join(sorted(TIDIES_UP))})$")
 _QUOTED = 160
@@ -55,20 +55,21 @@ _NONE_IS_RIGHT = frozenset(
         Cause.SUSPENDED, Cause.DELETED_BY_USER, Cause.FINISHED_EARLY, Cause.UNKNOWN,
     }
 )  # fmt: skip
-"""Causes on which nobody, or somebody else, may have to act."""
+"""Causes that may need no action, or action by someone outside the run."""
 _ACTIONS = {
     cause: (Action.NONE,) if cause in WELL else (Action.RESTART, Action.STOP)
     for cause in Cause
     if cause not in _NONE_IS_RIGHT
 }
 _MAY_PASS = frozenset({Cause.KILLED, Cause.PREEMPTED, Cause.DRAINED, Cause.LOST_POD})
-"""Whoever did it is outside the run: its words do not say whether it comes again."""
+"""Causes from outside the run: the text of its log does not show whether they will recur."""
 _HARDLY = "a restart is unlikely to fix it"
 _CAME_AGAIN = "logs like this one are of failures that come again after a restart"
 _USELESS = "a restart does not help against it"
 _ALIKE = "several processes crashed alike, so no GPU or node is to blame"
 _MOST_SURE = 0.9
-"""Confidence: of a hundred that were weighed as certain and not learnt from, more were right."""
+"""Upper limit of the confidence. On logs not used in training, more than this share of the verdicts
+weighed as certain were right."""
 
 
 @cache
@@ -89,9 +90,12 @@ def reconsidered(
     *,
     has_worked: bool,
 ) -> RunConclusion:
-    """The conclusion after a second reading of the last lines; the same one if that adds nothing.
-    `tails`: the ends of all files, which have `line_counts` lines; `has_worked`: a count rose in
-    lines of a form that no recogniser reads."""
+    """Return the conclusion after the classifier has read the last lines, unchanged if it adds
+    nothing.
+
+    `tails`: the ends of all files, which have `line_counts` lines; `has_worked`: a step count rose
+    in a format that no recogniser reads.
+    """
     rules = found_by_rules(concluded)
     lines = [
         Evidence(file, number, text.strip())
@@ -137,13 +141,13 @@ def reconsidered(
 
 
 def _preferred(weighed: Weighed) -> Action:
-    """Where it may be right to do nothing, another action must be clear."""
+    """Return the weighed action; where no action may be right, any other must lead clearly."""
     may_be_right = weighed.cause in _NONE_IS_RIGHT
     return Action.NONE if may_be_right and weighed.over_nothing < _ACTS else weighed.action
 
 
 def found_by_rules(concluded: RunConclusion) -> RulesFound:
-    if concluded.verdict.cause is Cause.BLIND:  # the words of a log may say more than its steps
+    if concluded.verdict.cause is Cause.BLIND:  # the text of a log may show more than its steps
         return RulesFound(Cause.UNKNOWN, Action.NONE, "none", 0.0, frozenset())
     return RulesFound(
         concluded.verdict.cause,
@@ -155,7 +159,7 @@ def found_by_rules(concluded: RunConclusion) -> RulesFound:
 
 
 def _that_count(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Without the tracebacks of what tidies up after a process."""
+    """Yield the lines, without tracebacks raised in clean-up code at process exit."""
     block: list[tuple[int, str]] = []
     for each in lines:
         is_within = bool(block) and each[1][:1].isspace()
@@ -185,7 +189,7 @@ def _stopped(
     has_worked: bool,
     is_excerpt: bool = False,
 ) -> RunConclusion:
-    """Advise to stop, where the cause stands but what failed comes again."""
+    """Advise `stop` where the cause stands but the failure is expected to recur."""
     decided, lead = concluded.decision, concluded.decision.finding
     if lead is None or decided.action is Action.STOP or decided.cause in _MAY_PASS | WELL:
         return concluded
@@ -194,7 +198,7 @@ def _stopped(
     why = _CAME_AGAIN if weighed is not None and weighed.stops >= _STOPS else None
     is_certain = is_excerpt and weighed is not None and weighed.stops >= BEYOND_DOUBT
     if decided.action is Action.RESTART:
-        # What worked once, in this attempt or an earlier one, may work again.
+        # A run that made progress once, in this attempt or an earlier one, may do so again.
         has_begun = has_worked or engine.job.best_iteration is not None
         entry = engine.job.catalogue.get(lead.fault or "")
         if entry is not None and entry.restart_helps is RestartHelps.YES:
@@ -212,7 +216,8 @@ def _stopped(
 
 
 def _reported_to_recur(job: Job, lead: Finding) -> str | None:
-    """Why it comes again, as far as the cluster or several processes show that; None: unknown."""
+    """Return why the failure will recur, as shown by several processes or the fault catalogue;
+    None: unknown."""
     if crashed_alike(job, lead):
         return _ALIKE
     entry = job.catalogue.get(lead.fault or "")

@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which log files of a folder are of one run: pods at the same time, or attempts one after another.
+"""Group the log files of a folder by run: pods at the same time, or attempts one after another.
 
-Files are of one run if they were written at the same time, if their names differ only in numbers
-and words such as `previous` or `worker`, or if one continues the other: the same number of
-iterations, within a day, and the earlier one did not finish. They are not if they print other
-totals, lie more than a week apart, or at the same time print other iterations, another world size
-or another start of rank 0. What is no trainer's log goes with the only run there is.
+Files belong to one run if they were written at the same time, if their names differ only in numbers
+and words such as `previous` or `worker`, or if one continues the other: same total of iterations,
+within a day, and the earlier one did not finish. They belong to different runs if they print
+different totals, are more than a week apart, or overlap in time but differ in iterations, world
+size or start of rank 0. A file that is not a trainer's log goes to the only run, if there is just
+one.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ _VARIABLE = re.compile(
     r"|(?<![^-_./])(?:master|worker|launcher|chief|head|leader|node|rank|pod|host)(?![^-_.\d])",
     re.I,
 )
-"""Also the ids of a pod and of a container, in the names that the kubelet gives."""
+"""Includes the ids of pods and containers in file names given by the kubelet."""
 _JOINED = re.compile(r"(?:[-_.]*#)+")
 _POD_END = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{5}(?=$|[._])")
-"""The end of a pod's name, which Kubernetes makes up."""
+"""The random suffix that Kubernetes appends to a pod's name."""
 
 
 def separate_runs(names: Sequence[str]) -> list[list[str]]:
-    """The log files of one folder, by run; empty if that is not what `names` are, or one run."""
+    """Return the log files of one folder by run; empty if `names` is not one folder or all files
+    are of one run."""
     if len(names) != 1 or names[0] == STDIN or not os.path.isdir(names[0]):
         return []
     files = find(names).files
@@ -63,7 +65,7 @@ _Run = list[tuple[LogFile, FileSpan]]
 
 
 def _with_strays(runs: list[_Run]) -> list[_Run]:
-    """Add files without a line of a trainer to the only run, unless their times tell otherwise."""
+    """Add files without a trainer's line to the only run, unless their times contradict that."""
     main = [run for run in runs if any(span.roles for _, span in run)]
     if len(main) != 1:
         return runs
@@ -89,7 +91,7 @@ def _belongs(one: tuple[LogFile, FileSpan], run: Sequence[tuple[LogFile, FileSpa
 
 
 def _gap(one: FileSpan, other: FileSpan) -> float | None:
-    """Seconds between the two, negative if they overlap; None: a file prints no times."""
+    """Return the seconds between the two, negative if they overlap; None: one prints no times."""
     if one.first is None or one.last is None or other.first is None or other.last is None:
         return None
     return max(one.first, other.first) - min(one.last, other.last)
@@ -111,7 +113,7 @@ def _contradict(one: FileSpan, other: FileSpan) -> bool:
 
 
 def _are_two_starts(one: FileSpan, other: FileSpan, gap: float | None) -> bool:
-    """Both are of a rank 0, at the same time, of two jobs."""
+    """Whether both files are of rank 0 of two jobs that ran at the same time."""
     if not (one.is_of_rank_0 and other.is_of_rank_0) or gap is None or gap > -_OVERLAP_SECONDS:
         return False
     starts_apart = abs((one.first or 0.0) - (other.first or 0.0))
@@ -139,5 +141,5 @@ def _overlap(one: FileSpan, other: FileSpan) -> bool:
 
 
 def _key(file: LogFile) -> str:
-    """The name without what differs between pods, ranks and attempts of one run."""
+    """Return the name without the parts that differ between pods, ranks and attempts of a run."""
     return _JOINED.sub("#", _VARIABLE.sub("#", _POD_END.sub("-#", PACKED.sub("", file.shown))))

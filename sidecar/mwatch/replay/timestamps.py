@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Printed times as seconds since 1970, the clock of one recorded stream, and its usual gaps.
 
-Local times are read as UTC, because a log does not name its zone. glog's stamps (`E1115
+Local times are read as UTC, because a log does not name its time zone. glog's timestamps (`E1115
 00:42:28.1`) lack the year and get that of their neighbours, or of the file. An iteration line is
-stamped when it is printed, so it is the clock. Where the clock goes back by much, or jumps by a
-whole time zone, it was set, and the step is taken out again.
+timestamped when it is printed, so iteration lines define the clock. Where the clock goes back by
+much, or jumps by a whole time zone, it was set, and the step is compensated.
 """
 
 from __future__ import annotations
@@ -29,18 +29,20 @@ from mwatch.stats import median
 _GLOG = re.compile(
     r"(?:^|[\[\s:])[IWEF](?P<month>\d{1,2})(?P<day>\d\d) (?P<time>\d\d:\d\d:\d\d(?:\.\d{1,9})?)\b"
 )
-_WINDOW = 120  # characters: a stamp is at the beginning of a line
+_WINDOW = 120  # characters: a timestamp is near the beginning of a line
 _DAY = len("2026-01-31")
 _HOUR, _SECONDS = len("2026-01-31T"), len("2026-01-31T12:00:")
 _LAST_HOUR, _LAST_MINUTE = 23, 59
 Stamp = float | None
 Stamped = Stamp | list[Stamp]
-"""Of one event, or of each of many lines; None: no stamp."""
+"""The time of one event, or of each of many lines; None: no timestamp."""
 
 
 class Stamps:
-    """Reads the stamps of one stream. `near`: about when it was written; None: unknown. `latest`:
-    nothing was printed after it."""
+    """Reads the timestamps of one stream.
+
+    `near`: approximate time of writing; None: unknown. `latest`: nothing was printed after it.
+    """
 
     def __init__(self, near: float | None, latest: float = math.inf) -> None:
         self._near = near
@@ -50,7 +52,7 @@ class Stamps:
         self._day = ("", 0.0)
 
     def of_all(self, pieces: Sequence[Event | StepLines]) -> list[Stamped]:
-        if not self._has_year:  # the first printed one tells more than the age of the file
+        if not self._has_year:  # the first printed year is better evidence than the file's age
             age, self._near = self._near, None
             next(filter(None, map(self._read, pieces)), None)
             self._has_year = self._near is not None
@@ -65,7 +67,7 @@ class Stamps:
         return self.of_text(piece.timestamp)
 
     def _of_lines(self, printed: bytes) -> list[Stamp]:
-        """Read many, as `of_text` does, a day at a time."""
+        """Read many timestamps, as `of_text` does, a day at a time."""
         lines = printed.count(b"\n")
         width = len(printed) // lines
         stamps: list[Stamp] = []
@@ -78,7 +80,10 @@ class Stamps:
         return stamps
 
     def _of_day(self, printed: bytes, width: int) -> list[float] | None:
-        """Those of the day of the first; None if days are not in order, or not in the calendar."""
+        """Read the timestamps of the first day.
+
+        None if the days are not in order or not in the calendar.
+        """
         day, size = printed[:_DAY], len(printed) // width
         size = bisect_right(
             range(size), day, key=lambda at: printed[at * width : at * width + _DAY]
@@ -107,7 +112,7 @@ class Stamps:
         return at
 
     def _minute_at(self, minute: str) -> float:
-        """Raise ValueError if it is not in the calendar."""
+        """Convert a date with hour and minute; ValueError if it is not in the calendar."""
         day, midnight = self._day
         if minute[:10] != day:
             day = minute[:10]
@@ -133,7 +138,7 @@ class Stamps:
 
 @cache
 def _minutes() -> dict[float, float]:
-    """Seconds since midnight, by 12:34 as the number 12.34."""
+    """Return the seconds since midnight of each minute; the key of 12:34 is the number 12.34."""
     return {
         float(f"{hour}.{minute:02}"): 3600.0 * hour + 60.0 * minute
         for hour in range(_LAST_HOUR + 1)
@@ -142,7 +147,10 @@ def _minutes() -> dict[float, float]:
 
 
 def _numbers(printed: bytes, width: int, low: int, high: int) -> list[float]:
-    """The number at this place of every line. Read as JSON, which has no leading zeros."""
+    """Return the number in these columns of every line.
+
+    It is read as JSON, which does not allow leading zeros, so they become blanks.
+    """
     cell = high - low + 1
     cells = bytearray(b"," * (len(printed) // width * cell))
     cells[::cell] = printed[low::width].replace(b"0", b" ")
@@ -153,7 +161,7 @@ def _numbers(printed: bytes, width: int, low: int, high: int) -> list[float]:
 
 
 def is_stamped(event: Event | Observation) -> bool:
-    """Whether the line itself has a time stamp."""
+    """Whether the line itself has a timestamp."""
     if getattr(event, "timestamp", None) is not None:
         return True
     text = getattr(event, "text", None)
@@ -174,24 +182,24 @@ _WIDEST = 14 * 3600.0
 
 
 def zone_step(seconds: float, tolerance: float) -> float:
-    """Round to a quarter of an hour, as zones differ by; 0 if `seconds` is not near one."""
+    """Round to a quarter of an hour, the step of time zones; 0 if `seconds` is not near one."""
     nearest = round(seconds / QUARTER) * QUARTER
     is_zone = abs(nearest) <= _WIDEST and abs(seconds - nearest) <= tolerance
     return nearest if is_zone else 0.0
 
 
-STEPPED = 60.0  # going back by less is disorder, not a clock that was set
+STEPPED = 60.0  # going back by less is lines out of order, not a clock that was set
 _SURE = 5.0
 _JUMP = QUARTER - _SURE
 _TICK = 1e-3
 _LONGEST = 30 * 86400.0
-_WHOLE_SECONDS = len("2026-01-31T12:00:00")  # the true time is within the second after it
+_WHOLE_SECONDS = len("2026-01-31T12:00:00")  # the true time is up to one second later
 _WITH_FRACTION = len("2026-01-31T12:00:00.123456\n")
 _SECOND = 0.999
 
 
 def took(event: Iteration) -> float:
-    """Duration of the iterations of a line, without saves and evaluations."""
+    """Return the duration of the iterations of a line, without saves and evaluations."""
     seconds = (event.elapsed_ms or 0.0) * (event.covers or 1) / 1000.0
     return seconds if 0.0 <= seconds < _LONGEST else 0.0  # else NaN or nonsense
 
@@ -209,20 +217,20 @@ class StepClock:
     last: float | None = None
     """The newest time; None: not known yet."""
     shift: float = 0.0
-    """Added to every stamp, to take out steps of the clock."""
+    """Seconds added to every timestamp to compensate for steps of the clock."""
     step_at: float = float("-inf")
     """Time of the last iteration line."""
     steps_in_a_row: bool = False
     """The last event was an iteration line."""
     is_relative: bool = False
-    """No stamp was found in time: times count from 0."""
+    """No timestamp was found early enough, so times count from 0."""
 
     def place(self, event: Iteration, stamp: float | None) -> float:
         is_whole = len(event.timestamp or "") == _WHOLE_SECONDS
         return self._tick(self._moment(took(event), stamp, is_whole=is_whole))
 
     def place_all(self, lines: StepLines, stamps: Sequence[float | None]) -> list[float]:
-        """The time of each line, as `place` would return them one by one."""
+        """Return the time of each line, as calling `place` for each would."""
         printed = lines.stamps or b""
         is_new = self.is_relative and not self.shift
         are_exact = len(printed) == len(lines) * _WITH_FRACTION
@@ -244,7 +252,7 @@ class StepClock:
     def _place_exact(
         self, spans: Sequence[float], stamps: Sequence[float], last: float
     ) -> list[float]:
-        """For stamps with fractions of seconds."""
+        """Place lines whose timestamps have fractions of seconds."""
         ats = []
         shift = self.shift
         for seconds, stamp in zip(spans, stamps, strict=True):
@@ -288,11 +296,11 @@ class StepClock:
 LOOK_SECONDS = 1.0
 _LINES = 32
 _LIKE_OTHERS = 1.25
-"""No deadline is shorter than this many usual gaps."""
+"""No detector's deadline is shorter than this many usual gaps."""
 
 
 class UsualGaps:
-    """How far apart the iteration lines of an attempt usually are."""
+    """The usual time between iteration lines of an attempt."""
 
     def __init__(self) -> None:
         self.dull = LOOK_SECONDS
@@ -312,8 +320,10 @@ class UsualGaps:
             self._learn_all((at - self._line_at,), at)
 
     def pass_over(self, placed: PlacedLines, begin: int, end: int, last: float) -> int:
-        """Learn from lines from `begin` on, and stop before the first that follows a silence worth
-        an assessment. `last`: time of the last observation before them."""
+        """Learn from lines starting at `begin`; stop before one whose silence needs an assessment.
+
+        `last`: time of the last observation before them. Return the index of the line to stop at.
+        """
         if self._line_at is None or begin == end:
             return begin
         part, between = placed.ats[begin:end], placed.gaps[begin + 1 : end]
@@ -335,13 +345,13 @@ class UsualGaps:
         return end
 
     def _are_dull(self, silences: Sequence[float], gaps: Sequence[float]) -> bool:
-        """Whether no silence before these lines is worth an assessment, whichever of their gaps
-        are the usual ones."""
+        """Whether no silence before these lines needs an assessment, whichever of their gaps turn
+        out to be the usual ones."""
         shortest = min(min(gaps), *self._gaps) if self._gaps else min(gaps)
         return max(silences) <= min(self.dull, max(LOOK_SECONDS, shortest * _LIKE_OTHERS))
 
     def _learn_all(self, added: Sequence[float], line_at: float) -> None:
-        """Like `learn` of each gap; only the last whole set of gaps leaves a trace."""
+        """Like `learn` for each gap; only the last complete set of gaps has an effect."""
         gaps = [*self._gaps, *added]
         whole = len(gaps) // _LINES * _LINES
         if whole:

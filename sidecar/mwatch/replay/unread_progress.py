@@ -1,7 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Progress, and the end of a run, in a form of line that no recogniser reads: a count that rises,
-and words by which a trainer reports that it is done.
+"""Detect progress and the end of a run in lines that no recogniser reads.
+
+Progress is a count that rises; the end is a phrase by which a trainer reports that it is done.
 """
 
 from __future__ import annotations
@@ -45,20 +46,21 @@ _COUNTED = (
     ),
 )
 _FILLED = re.compile(r"[\s\u2580-\u259f#=>]+")
-"""What fills a bar, and the space beside it."""
-_DIGITS = re.compile(r"\d+")  # of a time, a rank or a process before the count
+"""The fill of a progress bar, and the blanks beside it."""
+_DIGITS = re.compile(r"\d+")  # digits of a time, a rank or a process before the count
 
 
 def is_completed(text: str) -> bool:
-    """A line by which a trainer reports its own end."""
+    """Whether the line is a trainer's report of its own end."""
     return (_DONE.search(text) or _STOPS_EARLY.search(text)) is not None
 
 
 def counted_until(lines: Iterable[tuple[int, str]]) -> int:
-    """The last line but one of a count that rises, in a form that no recogniser reads, or the last
-    by which Ray Tune reports trials that run; 0: none.
+    """Return the last but one line in which a count rises, or the last Ray Tune report of running
+    trials; 0: none.
 
-    Two more counts after an error show that it was caught.
+    Counts are in formats that no recogniser reads. The last but one is used because two more counts
+    after an error show that the error was caught.
     """
     counts: dict[str, int] = {}
     risen = [0, 0]

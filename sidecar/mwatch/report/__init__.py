@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The model of what happened in a run, and the files made from it."""
+"""The report model of a run, and the files rendered from it."""

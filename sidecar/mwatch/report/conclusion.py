@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""How each attempt ended and how the run stands: the one place that draws this conclusion.
+"""Decides how each attempt ended and what the verdict on the run is. Nothing else decides this.
 
-It is fed with every assessment and action, whether the run is watched, replayed or diagnosed live,
-so that no two commands conclude differently. An attempt that mwatch ended has the cause that it was
-ended for, because the kill that follows is mwatch's own doing. Any other attempt has the verdict of
-its last assessment; if it was healthy until the next attempt began, the launcher's reason, or none.
-The run has the verdict of its last attempt. An interrupted run that was healthy stays healthy:
-mwatch knows that a person ended it. If it stood still before, nobody knows whether it was stuck.
+`Conclusions` receives every assessment and action, whether the run is watched, replayed or
+diagnosed live, so that all commands reach the same conclusion. An attempt that mwatch ended gets
+the cause that mwatch ended it for, because mwatch itself caused the kill that follows. Any other
+attempt gets the verdict of its last assessment; if that was healthy when the next attempt began, it
+gets the launcher's reason, or UNKNOWN if the launcher gave none. The run gets the verdict of its
+last attempt. A healthy run that a person interrupts stays healthy. If it had made no progress for a
+while before the interrupt, the cause is UNKNOWN, because it may have been stuck.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ from mwatch_trainer.exits import signal_table
 
 MAX_ATTEMPTS = 256
 _STILL_SECONDS, _STILL_STEPS = 20.0, 10
-"""Nobody waits so long for a step, so the person may have waited in vain."""
+"""Without progress for the longer of 20 s and 10 usual steps, an interrupted run may have been
+stuck: a person may have interrupted it for that reason."""
 _SILENT_END = "ended without an error message or an exit code"
 
 
 class RunConclusion(NamedTuple):
-    """How the run stands: the verdict on its last attempt."""
+    """The conclusion on the run: the verdict and decision of its last attempt."""
 
     verdict: Verdict
     decision: Decision
     acted_at: float | None
-    """When mwatch acted, or would have; None: never."""
+    """When mwatch acted, or would have acted in observe mode; None if it did not."""
     findings: tuple[Finding, ...]
 
 
@@ -53,7 +55,7 @@ _NOTHING_SEEN = RunConclusion(
 
 
 def _interrupted(job: Job) -> tuple[Cause, str]:
-    """What a person's interrupt says of a run without a finding."""
+    """Return cause and summary of a run without a finding that a person interrupted."""
     attempt = job.attempt
     text = "interrupted by a person"
     if attempt.iteration is not None:
@@ -76,13 +78,13 @@ class _Look(NamedTuple):
 
 class Conclusions:
     def __init__(self, engine: Engine, *, is_act: bool) -> None:
-        """`is_act`: actions are carried out, not only proposed."""
+        """`is_act`: mwatch carries out its actions instead of only proposing them."""
         self._engine = engine
         self.is_act = is_act
         self._looks: dict[int, _Look] = {}
-        """By attempt: the last assessment, or the one that led to its end."""
+        """By attempt: the last assessment, or in act mode the one that mwatch acted on."""
         self.actions: dict[int, tuple[Decision, float]] = {}
-        """By attempt: the action taken, or proposed, and when."""
+        """By attempt: the action taken or proposed, and its time."""
 
     def assessed(self, assessment: Assessment) -> None:
         number = assessment.decision.attempt
@@ -105,7 +107,7 @@ class Conclusions:
     def run(
         self, ended: Assessment | None = None, *, is_interrupted: bool = False
     ) -> RunConclusion:
-        """`ended`: the last assessment of a recording, which shows more than was known live."""
+        """`ended`: the last assessment of a recording, which has more data than a live run had."""
         job = self._engine.job
         if ended is None:
             look = self._looks.get(job.attempt.number)
@@ -121,7 +123,7 @@ class Conclusions:
         return RunConclusion(found, decision, acted_at, ended.findings)
 
     def _standing_decision(self, ended: Assessment) -> tuple[Decision, float | None]:
-        """The action taken (or proposed) on the last attempt, if its reason still holds."""
+        """Return the action taken (or proposed) on the last attempt, if its reason still holds."""
         engine, job = self._engine, self._engine.job
         number = job.attempt.number
         done = self.actions.get(number)
@@ -139,7 +141,7 @@ class Conclusions:
         if newest is None and afresh.cause is not taken.cause:
             return afresh, None
         if job.sees(Source.CHECKPOINTS) and afresh.action is not Action.NONE:
-            return afresh, at  # the folder shows better than the log what can be loaded
+            return afresh, at  # the folder is a better source of what can be loaded
         return replace(taken, finding=newest or taken.finding), at
 
     def last_attempt(self, concluded: RunConclusion) -> AttemptReport:
@@ -159,7 +161,7 @@ class Conclusions:
 
 
 def _reported_by_launcher(attempt: Attempt) -> tuple[Cause, str] | None:
-    """torchrun prints why it restarts its workers in the line that starts the next attempt."""
+    """Return the reason that torchrun prints in the line that starts the next attempt."""
     last = attempt.errors[-1].error if attempt.errors else None
     if last is None or last.kind != "restart" or last.exit_code is None:
         return None

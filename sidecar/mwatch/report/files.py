@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files that a command writes for its user: checked before long work, without secrets, whole or
-not at all."""
+"""Writes the output files that a user asks for: the path is checked before any long work, secrets
+are scrubbed, and the write is atomic."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mwatch.runtime.files import replace_file
 from mwatch_trainer.scrub.scrubber import Scrubber
 
 STORY = "story.json"
-"""The report of a run that mwatch watched, in the folder of the run; `story_json` writes it."""
+"""File name of the report in the folder of a watched run; `story_json` writes the file."""
 _FIX = "name another file"
 
 
@@ -30,8 +30,11 @@ def check_target(file: Path, *suffixes: str, fix: str = _FIX) -> None:
 
 
 def write_target(file: Path, data: bytes, *, fix: str = _FIX, is_clean: bool = False) -> None:
-    """`is_clean`: nothing is to be scrubbed any more, as in a page, whose policy names its scripts
-    by their hashes, or in a file that comes with mwatch, which may be no text."""
+    """Write `data` atomically, with secrets scrubbed unless `is_clean`.
+
+    `is_clean` is for a page, whose Content-Security-Policy contains the hashes of its scripts, and
+    for files shipped with mwatch, which may be binary.
+    """
     try:
         replace_file(file, data if is_clean else Scrubber().scrub(data), mode=0o666 & ~_umask())
     except OSError as error:
@@ -39,7 +42,7 @@ def write_target(file: Path, data: bytes, *, fix: str = _FIX, is_clean: bool = F
 
 
 def _umask() -> int:
-    """It can only be read by setting it."""
+    """Return the umask. The OS offers no way to read it without setting it."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

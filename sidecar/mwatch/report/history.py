@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The past of a run, for a watcher that was restarted: kept small, and joined with the present.
+"""Stores the history of a run in compact form, so that a restarted watcher can restore it.
 
-A controller that starts knows only what the sidecars still hold. What an earlier one has stored is
-put before that: attempts, incidents, curves and timeline. Where both know a thing, the newer one
-counts, but what began earlier keeps its begin. The store is bounded: each report is shortened until
-its text is small enough.
+A controller that starts has only the data that the sidecars still hold. It prepends what an earlier
+controller stored: attempts, incidents, curves and timeline. Where both have an entry, the newer one
+is used, with the earlier of the two start times. The store is bounded: each report is shortened
+until its text is small enough.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mwatch.report.model import AttemptReport, IncidentStory, TimelineEntry
 from mwatch.report.run_report import RunReport
 
 MAX_TEXT_BYTES = 16 << 10
-"""Of one job: 48 of them fit into a ConfigMap."""
+"""Limit for one job, so that 48 jobs fit into a ConfigMap."""
 _MAX_PLAIN_BYTES = 1 << 20
 _MAX_BUCKETS = 1024
 _MAX_ATTEMPTS = 256
@@ -50,7 +50,7 @@ _SIZES = (
 
 
 def to_text(report: RunReport, most: int = MAX_TEXT_BYTES) -> str | None:
-    """ASCII; None: even the shortest is larger than `most`."""
+    """Return the report as ASCII text; None if even its shortest form exceeds `most` bytes."""
     for size in _SIZES:
         data = zlib.compress(story_json.to_json(_shortened(report, size)))
         text = base64.b64encode(data).decode()
@@ -60,7 +60,7 @@ def to_text(report: RunReport, most: int = MAX_TEXT_BYTES) -> str | None:
 
 
 def from_text(text: str) -> RunReport | None:
-    """None: not readable, or of a newer release."""
+    """Parse a text from `to_text`; None if it is invalid or from a newer release."""
     try:
         reader = zlib.decompressobj()
         data = reader.decompress(base64.b64decode(text, validate=True), _MAX_PLAIN_BYTES)
@@ -95,7 +95,7 @@ def _newest(every: tuple[_T, ...], most: int) -> tuple[_T, ...]:
 
 
 def _thinned(every: tuple[_T, ...], most: int) -> tuple[_T, ...]:
-    """Spread over the whole; the newest is kept."""
+    """Return at most `most` evenly spaced entries, always including the newest."""
     if not most:
         return ()
     step = -(-len(every) // most) or 1
@@ -103,7 +103,7 @@ def _thinned(every: tuple[_T, ...], most: int) -> tuple[_T, ...]:
 
 
 def joined(past: RunReport | None, now: RunReport) -> RunReport:
-    """`now`, with what only `past` knows before it."""
+    """Return `now`, preceded by the entries that only `past` has."""
     if past is None:
         return now
     series_at = min((each.began_at for each in now.series), default=float("inf"))
@@ -166,7 +166,7 @@ def _both(before: AttemptReport, new: AttemptReport) -> AttemptReport:
 
 
 def _incidents(past: RunReport, now: RunReport) -> Iterator[IncidentStory]:
-    """In the order of their detection."""
+    """Yield the incidents of both reports in the order of their detection."""
     known = {(each.attempt, each.cause): each for each in now.incidents}
     old = {(each.attempt, each.cause): each for each in past.incidents}
     earlier = [
@@ -184,7 +184,7 @@ def _incidents(past: RunReport, now: RunReport) -> Iterator[IncidentStory]:
 
 
 def _same(before: IncidentStory | None, new: IncidentStory) -> IncidentStory:
-    """An incident that was found again after the start keeps when it was found and acted on."""
+    """Merge an incident that was found again after a restart; it keeps its earlier times."""
     if before is None:
         return new
     if before.acted_at is not None and new.acted_at is None:

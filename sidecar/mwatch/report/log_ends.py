@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lines of the log for a page that is read away from it: the end of each log, and what was printed
-up to each incident, where a traceback stands. Scrubbed and bounded; a log that cannot be read again
-is left out with a note.
+"""Log excerpts for a page that is read without access to the logs: the end of each log, and the
+lines up to each incident, which contain the traceback. Excerpts are scrubbed and bounded. A log
+that cannot be read again is left out with a note.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ MAX_LOGS = 8
 MAX_INCIDENTS = 16
 _CHARACTERS = 400
 _AFTER = 8
-"""Lines after the last line of evidence: the rest of a traceback."""
+"""Lines to show after the last line of evidence, for the rest of a traceback."""
 _SCRUBBED = "[scrubbed"
-"""A log that was read from a cluster still has what a watcher took out."""
+"""Start of the scrubber's marker. A log read from the cluster still has the text that the watcher
+scrubbed from its evidence, so only the part before the marker can match."""
 _QUOTE = 200
 _LEAST_QUOTE = 12
-"""Characters of a line that are looked for; a shorter text may stand anywhere."""
+"""Minimum characters to search for; a shorter text may match unrelated lines."""
 _MAX_QUOTATION = 2000
 _TAIL = 1 << 16
 _CHUNK = 1 << 20
@@ -39,7 +40,7 @@ Find = Callable[[str], Path | None]
 
 
 def ends(tails: dict[str, bytes], size: int) -> tuple[LogEnd, ...]:
-    """The last lines of each log. `tails`: by name, the last `size` bytes, or all if it is less."""
+    """Return the last lines of each log. `tails`: by name, its last `size` bytes or all of it."""
     found = []
     for name, data in islice(reversed(tails.items()), MAX_LOGS):
         whole = data.rstrip(b"\r\n").split(b"\n")
@@ -49,13 +50,13 @@ def ends(tails: dict[str, bytes], size: int) -> tuple[LogEnd, ...]:
 
 
 def of_replay(report: RunReport, paths: Mapping[str, str]) -> RunReport:
-    """Add the lines before each incident. `paths`: of the files, by their names in evidence."""
+    """Add the lines up to each incident. `paths`: the log files, by their names in evidence."""
     files = {name: Path(path) for name, path in paths.items() if path != STDIN}
     return _with_incidents(report, files.get)
 
 
 def of_run(report: RunReport, folder: Path) -> RunReport:
-    """Add the lines of a run that mwatch watched, from its folder and nowhere else."""
+    """Add the log lines of a watched run; only files inside its folder are read."""
     volume = folder / "volume"
 
     def find(name: str) -> Path | None:
@@ -70,10 +71,10 @@ def of_run(report: RunReport, folder: Path) -> RunReport:
 
 
 def of_logs(report: RunReport, logs: Mapping[str, list[bytes]], cut: Container[str]) -> RunReport:
-    """Add the lines of logs that were read from a cluster, by their names in evidence.
+    """Add lines of logs that were read from a cluster, keyed by their names in evidence.
 
-    A line is found by its text: a sidecar counts lines in another file. `cut`: logs without their
-    middle, whose lines have no numbers.
+    Lines of evidence are found by their text, because a sidecar numbers the lines of a different
+    file. `cut`: logs whose middle was not read, so that their lines have no numbers.
     """
     tails = {name: b"\n".join(lines[-MAX_LINES:]) for name, lines in logs.items()}
     found = list(ends(tails, 1 << 62))
@@ -94,9 +95,9 @@ def of_logs(report: RunReport, logs: Mapping[str, list[bytes]], cut: Container[s
 def _quoted_place(
     incident: IncidentStory, logs: Mapping[str, list[bytes]]
 ) -> tuple[str, int] | None:
-    """The log and the number of the last line that proves it; None: no log has that line.
+    """Return the log and the number of the last line of evidence; None if no log has that line.
 
-    A watcher names the file on its own volume: then the line may be in any of them."""
+    A watcher may report a file name on its own volume; then every log is searched."""
     for each in incident.voices[0].evidence if incident.voices else ():
         known = each.text.rstrip("…").partition(_SCRUBBED)[0].rstrip()
         text = known[:_QUOTE].encode("utf-8", "replace")
@@ -113,7 +114,7 @@ def _quoted_place(
 
 
 def of_log(log: Path | None) -> tuple[LogEnd, ...]:
-    """The last lines of the trainer's log, if there is one."""
+    """Return the last lines of the trainer's log, if there is one."""
     return () if log is None else ends({contract.LOG: _tail(log)}, _TAIL)
 
 
@@ -140,7 +141,7 @@ def _with_incidents(report: RunReport, find: Find) -> RunReport:
 
 
 def _last_evidence(incident: IncidentStory) -> tuple[str, int] | None:
-    """The log and the last line that prove it; None: nothing in a log does."""
+    """Return the log and the last line of its evidence; None if no log line is evidence."""
     lead = incident.voices[0].evidence if incident.voices else ()
     placed = [(each.file, each.line) for each in lead if each.file and each.line]
     if not placed:
@@ -150,7 +151,7 @@ def _last_evidence(incident: IncidentStory) -> tuple[str, int] | None:
 
 
 def _windows(name: str, path: Path, lasts: Mapping[int, int]) -> Iterator[LogEnd]:
-    """`lasts`: the last line to show, by incident. What the end of the log shows is left out."""
+    """`lasts`: the last line to show, by incident. Lines shown as the log's end are left out."""
     kept: dict[int, list[bytes]] = {number: [] for number in lasts}
     total = 0
     for chunk, first in numbered(str(path)):
@@ -165,7 +166,7 @@ def _windows(name: str, path: Path, lasts: Mapping[int, int]) -> Iterator[LogEnd
 
 
 def numbered(path: str) -> Iterator[tuple[list[bytes], int]]:
-    """Whole lines in pieces, with the number of the first; of a compressed log too."""
+    """Yield chunks of whole lines with the number of the first; also for a compressed log."""
     first, rest = 1, b""
     try:
         for data, *_ in read_chunks(path, "report"):
@@ -187,10 +188,10 @@ def _clean(lines: list[bytes]) -> tuple[str, ...]:
 
 
 def quotation(line: bytes) -> str:
-    """A line as evidence: as it looked, bounded and scrubbed."""
+    """Format a line as evidence: as it looked on a terminal, bounded and scrubbed."""
     return scrub_text(plain(line[:_MAX_QUOTATION].decode("utf-8", "replace")).strip())
 
 
 def plain(line: str) -> str:
-    """The line as it looked on a terminal: without colours and what a carriage return replaced."""
+    """Return the line as a terminal shows it: no colours, nothing before a carriage return."""
     return _COLOUR.sub("", line.rstrip("\r").rpartition("\r")[2])

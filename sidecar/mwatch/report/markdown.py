@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A report as a file: JSON for machines, Markdown for a ticket."""
+"""Renders a report as a file: JSON for machines, Markdown for a ticket."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a run's report: frozen values, each as written to `story.json`.
+"""The parts of a run's report: frozen dataclasses, written to `story.json` as they are.
 
 Times are seconds since 1970, or since the first line if the log prints no times. None means
-unknown. An incident story is made of one incident of `mwatch.engine.incidents`; the cost of its
+unknown. An `IncidentStory` is built from one incident of `mwatch.engine.incidents`; the cost of its
 restart is known once the next attempt has begun.
 """
 
@@ -23,9 +23,9 @@ from mwatch_trainer.scrub.scrubber import Scrubber
 
 MAX_EXCERPTS = 8
 MAX_WORDS = 2000
-"""Characters of one text: a log line may be megabytes long."""
+"""Maximum characters of one text; a log line may be megabytes long."""
 _LOOKED_AT = 4
-"""A secret that is cut in the middle is not recognized: scrub more than is kept."""
+"""Scrub this multiple of the kept length: a secret that is cut in half is not recognized."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class ReportClock:
     """How times are shown."""
 
     is_relative: bool = False
-    """Seconds since the first line."""
+    """Show times as seconds since the first line."""
     zone: str = ""
-    """Empty: that of the log, which is unknown."""
+    """Name of the time zone; empty for that of the log, which is unknown."""
     offset_seconds: float = 0.0
-    """Added to UTC."""
+    """Offset to add to UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class AttemptReport:
     recomputed: int
     """Iterations that an earlier attempt had already done."""
     cause: Cause
-    """How it ended, or its present verdict."""
+    """Cause of its end, or of its current verdict if it is still running."""
     summary: str
     decision: Decision | None = None
-    """What was done, or would have been; None: unknown."""
+    """The action taken, or proposed in observe mode; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class DetectorReport:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceFile:
-    """A file on disk; `path` is relative to the folder of the run if inside it."""
+    """A file on disk; `path` is relative to the folder of the run if the file is inside it."""
 
     path: str
     about: str = ""
@@ -96,17 +96,17 @@ class IncidentStory:
     acted_at: float | None = None
     closed_at: float | None = None
     recovered_at: float | None = None
-    """When a later attempt did the first new iteration, with good numbers."""
+    """When a later attempt completed its first new iteration with good values."""
     times: int = 1
     confidence: float = 1.0
     culprit: str | None = None
     action: str = "none"
     resume_from: int | None = None
-    """Checkpoint chosen by mwatch."""
+    """Checkpoint that mwatch chose to resume from."""
     reason: str = ""
     resume_reason: str = ""
     resumed_from: int | None = None
-    """Checkpoint that the next attempt really began with; 0: none."""
+    """Checkpoint that the next attempt actually loaded; 0: none."""
     lost_steps: int | None = None
     proposal: str | None = None
     advice: str = ""
@@ -115,15 +115,15 @@ class IncidentStory:
     voices: tuple[DetectorReport, ...] = ()
     files: tuple[EvidenceFile, ...] = ()
     blamed: Culprit | None = None
-    """The culprit in fields."""
+    """The culprit in structured form; `culprit` is its text."""
     cannot_heal: bool = False
     fault: str | None = None
     avoid_node: bool = False
     quarantine_from: int | None = None
     id: str = ""
-    """Name of its folder."""
+    """Name of the incident's folder."""
     stacks: tuple[StackGroup, ...] = ()
-    """Where all ranks stood."""
+    """Call stacks of all ranks, grouped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class CheckpointStory:
     """`good`, `abandoned` (rolled back), `broken`, or `unknown`."""
     reason: str = ""
     stored: str | None = None
-    """In the folder: `complete`, `unverified` and so on; None: only the log reports it."""
+    """State in the save folder: `complete`, `unverified` and so on; None: seen only in the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ class TimelineEntry:
     attempt: int
     iteration: int | None = None
     until: float | None = None
-    """Time of the last of several events in one entry."""
+    """Time of the last event, if the entry combines several."""
     count: int = 1
     file: str | None = None
     line: int | None = None
@@ -181,14 +181,14 @@ class TimelineEntry:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Neighbouring lines of a log: its last ones, or those up to an incident."""
+    """Consecutive lines of a log: its last ones, or those up to an incident."""
 
     file: str
     lines: tuple[str, ...]
     first: int | None = None
-    """Number of the first line; None: they are the last ones, or the log lacks its middle."""
+    """Number of the first line; None for the last lines, or if the log's middle was not read."""
     incident: int | None = None
-    """Its place in the report, from 1."""
+    """Number of the incident in the report, from 1."""
 
 
 def short(text: str, most: int = MAX_WORDS) -> str:
@@ -208,7 +208,7 @@ def incident_stories(
     files: Mapping[int, Sequence[EvidenceFile]],
     catalogue: Mapping[str, CatalogueEntry],
 ) -> tuple[IncidentStory, ...]:
-    """`files`: by the number of the incident."""
+    """Convert incidents for the report. `files`: evidence files by incident number."""
     return tuple(
         _incident_story(each, attempts, files.get(each.number, ()), catalogue) for each in incidents
     )
@@ -277,8 +277,8 @@ def _decided(story: IncidentStory, decision: Decision) -> IncidentStory:
 def _cost(
     incident: Incident, attempts: Mapping[int, AttemptReport]
 ) -> tuple[int | None, int | None]:
-    """The checkpoint that the next attempt began with, and the steps lost; of the last attempt,
-    the steps that the chosen checkpoint would lose."""
+    """Return the checkpoint that the next attempt loaded, and the steps lost; for the last attempt,
+    the steps that would be lost by resuming from the chosen checkpoint."""
     own, following = attempts.get(incident.attempt), attempts.get(incident.attempt + 1)
     reached = own.last_iteration if own else None
     resumed = following.resumed_from if following else None
@@ -302,6 +302,6 @@ def _detector_report(finding: Finding) -> DetectorReport:
 
 
 def culprit_text(culprit: Culprit | None) -> str | None:
-    """`rank 3 (tp 1, dp 0), node a-17: behind`; None: unknown."""
+    """Format as `rank 3 (tp 1, dp 0), node a-17: behind`; None if unknown."""
     named = None if culprit is None else culprit.label(", ")
     return named and short(named, 300)

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Records a run and makes its report at any time, whether watched, replayed or diagnosed live.
+"""Records a watched, replayed or live-diagnosed run, and builds its report at any time.
 
-The recorder is given what the engine is given, and stays bounded however long the run is. It does
-no I/O; `story_json` writes the report. The phases of a run are kept in a bounded number of spans: a
-run of weeks saves thousands of times. If there are too many spans, the shortest are merged into
-their neighbours, as they would not be visible on a screen.
+The recorder receives the same input as the engine, and its memory is bounded however long the run
+is. It does no I/O; `story_json` writes the report. The phases of a run are kept in a bounded number
+of spans, because a run of weeks saves thousands of times. If there are too many spans, the shortest
+are merged into their neighbours: they would not be visible on a screen.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class PhaseBand:
         self._number = 0
 
     def note(self, attempt: Attempt, at: float) -> None:
-        """Note the phase of the attempt at `at`."""
+        """Record the phase of the attempt at time `at`."""
         if attempt is self._attempt:
             if attempt.phase is self._phase:
                 return
@@ -157,7 +157,7 @@ class PhaseBand:
 
 
 def fewer(spans: list[PhaseSpan], most: int) -> list[PhaseSpan]:
-    """Keep about the `most` longest; each absorbs the shorter ones that follow it."""
+    """Keep about the `most` longest spans; each absorbs the shorter ones that follow it."""
     lengths = sorted((each.ended_at - each.began_at for each in spans), reverse=True)
     least = lengths[min(most, len(lengths)) - 1]
     kept: list[PhaseSpan] = []
@@ -174,7 +174,7 @@ def fewer(spans: list[PhaseSpan], most: int) -> list[PhaseSpan]:
 
 MAX_VALIDATIONS = 512
 _KEPT_FIRST = 16
-"""Of too many attempts, the first few and the newest are kept."""
+"""If there are too many attempts, this many of the first are kept, and the newest."""
 
 
 @dataclass(slots=True)
@@ -187,11 +187,11 @@ class ReportRecorder:
     mode: str = "observe"
     command: str = ""
     clock: ReportClock = field(default_factory=ReportClock)
-    """By default, of a run that is watched here, the zone of this machine."""
+    """If left at the default, a watched run gets the time zone of this machine."""
     has_curves: bool = True
-    """Also keep series and phases, for a page."""
+    """Also record series and phases, for a page."""
     max_buckets: int = MAX_BUCKETS
-    """Of the curves."""
+    """Maximum number of buckets of the curves."""
     conclusions: Conclusions = field(init=False)
     timeline: RunTimeline = field(default_factory=RunTimeline)
     _has_begun: bool = False
@@ -200,7 +200,7 @@ class ReportRecorder:
     _validations: list[ValidationStory] = field(default_factory=list)
     _attempts: dict[int, AttemptReport] = field(default_factory=dict)
     _incidents: dict[int, Incident] = field(default_factory=dict)
-    """By number."""
+    """Incidents by number."""
     _files: dict[int, list[EvidenceFile]] = field(default_factory=dict)
     _notes: dict[str, None] = field(default_factory=dict)
     _step: Step | None = None
@@ -215,11 +215,11 @@ class ReportRecorder:
         self.conclusions = Conclusions(self.engine, is_act=self.mode == "act")
 
     def use(self, mode: str) -> None:
-        """The mode of a job may change while it runs."""
+        """Set the mode, which may change while a job runs."""
         self.mode, self.conclusions.is_act = mode, mode == "act"
 
     def note(self, observed: Observed) -> None:
-        """Call after the engine has observed it."""
+        """Record an observation; call this after the engine has observed it."""
         at, _, what = observed
         job = self.engine.job
         attempt = job.attempt
@@ -240,7 +240,7 @@ class ReportRecorder:
             self._validated(job, at, what)
 
     def stepped(self, placed: PlacedLines, begin: int, end: int) -> None:
-        """Note the newest steps of the attempt: plain iteration lines, folded at once."""
+        """Record the newest steps of the attempt: plain iteration lines, added as a batch."""
         if self.has_curves:
             attempt = self.engine.job.attempt
             self._step = attempt.steps[-1]
@@ -252,12 +252,12 @@ class ReportRecorder:
             self.conclusions.assessed(assessment)
 
     def enacted(self, decision: Decision, at: float) -> None:
-        """An action was taken or, when only observing, would have been."""
+        """Record an action that was taken or, in observe mode, would have been taken."""
         self.timeline.enacted(decision, at)
         self.conclusions.enacted(decision, at)
 
     def incident(self, incident: Incident, files: Sequence[EvidenceFile] = ()) -> None:
-        """Add an incident, or update it; `files` are added."""
+        """Add or update an incident; `files` are added to its known files."""
         self._incidents[incident.number] = incident
         known = self._files.setdefault(incident.number, [])
         known += [each for each in files if each not in known]
@@ -268,7 +268,7 @@ class ReportRecorder:
             self._left_out += 1
 
     def noted(self, text: str) -> None:
-        """Note for the user something that could not be observed or done."""
+        """Add a note for the user about something that could not be observed or done."""
         self._notes.setdefault(short(text))
         while len(self._notes) > 64:
             del self._notes[next(iter(self._notes))]
@@ -281,8 +281,8 @@ class ReportRecorder:
         is_interrupted: bool = False,
         concluded: RunConclusion | None = None,
     ) -> RunReport:
-        """Report until `now`, or until the last observation. `concluded`: the conclusion of a
-        caller that knows more than the assessments."""
+        """Build the report up to `now`, or up to the last observation. `concluded`: the conclusion
+        of a caller that has more information than the assessments."""
         job = self.engine.job
         until = max(job.now, job.now if now is None or is_over else now)
         concluded = concluded or self.conclusions.run(is_interrupted=is_interrupted)

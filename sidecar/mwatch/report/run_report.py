@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report of a run: the one model behind every screen, `--json`, Markdown, HTML and story.json.
 
-Times of recorded logs are those of the log, without a zone, because a log does not name one, or
-seconds since the first line if it prints none. Times of a run that mwatch watched are seconds since
-1970, and UTC in JSON. `None` means unknown.
+Times of recorded logs are those of the log without a time zone, because a log does not name one, or
+seconds since the first line if the log prints no times. Times of a run that mwatch watched are
+seconds since 1970, and UTC in JSON. `None` means unknown.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from mwatch.report.series import Bucket
 _FINE = frozenset({Cause.HEALTHY, Cause.FINISHED})
 _UNKNOWN = frozenset({Cause.UNKNOWN, Cause.BLIND})
 _WRITTEN_SECONDS = 60.0
-"""A watched run writes its story every few seconds; an older one is no longer written."""
+"""A watcher writes its story every few seconds; a story older than this has lost its watcher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class RunReport:
     """`replay`: recorded logs; `observe`: watched only; `act`: restarted by mwatch."""
     clock: ReportClock
     verdict: Verdict
-    """At the end."""
+    """Verdict at the end of the report."""
     decision: Decision
     advice: Advice
     started_at: float | None = None
@@ -56,9 +56,9 @@ class RunReport:
     is_over: bool = True
     """Whether the run has ended."""
     acted_at: float | None = None
-    """When mwatch acted on the last attempt, or would have; None: never."""
+    """When mwatch acted on the last attempt, or would have in observe mode; None: never."""
     findings: tuple[Finding, ...] = ()
-    """At the end."""
+    """Findings at the end of the report."""
     incidents: tuple[IncidentStory, ...] = ()
     attempts: tuple[AttemptReport, ...] = ()
     iteration: int | None = None
@@ -75,16 +75,16 @@ class RunReport:
     source_states: tuple[SourceStory, ...] = ()
     timeline: tuple[TimelineEntry, ...] = ()
     left_out: int = 0
-    """Entries of the timeline, attempts and incidents beyond the limits."""
+    """Number of timeline entries, attempts and incidents left out because of the limits."""
     notes: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     """Files that were read."""
     lines: int | None = None
-    """Lines of the files; None: not counted."""
+    """Total lines of the files; None: not counted."""
     log_ends: tuple[LogEnd, ...] = ()
-    """Lines of the logs, for a page."""
+    """Excerpts of the logs, for a page."""
     uid: str = ""
-    """Of a job in a cluster."""
+    """UID of a job in a cluster."""
 
     @property
     def exit_code(self) -> int:
@@ -94,7 +94,7 @@ class RunReport:
 
     @property
     def finding(self) -> Finding | None:
-        """The finding behind the verdict."""
+        """Return the finding that the verdict is based on."""
         lead = self.decision.finding
         if lead is not None and lead.summary == self.verdict.summary:
             return lead
@@ -102,7 +102,7 @@ class RunReport:
         return next(same, None)
 
     def judged(self, verdict: Verdict, decision: Decision, advice: Advice) -> RunReport:
-        """Replace the verdict on the last attempt."""
+        """Return the report with another verdict on the run and its last attempt."""
         last = tuple(
             replace(each, cause=verdict.cause, summary=verdict.summary, decision=decision)
             for each in self.attempts[-1:]
@@ -111,8 +111,8 @@ class RunReport:
         return replace(self, verdict=verdict, decision=decision, advice=advice, attempts=attempts)
 
     def seen_at(self, now: float, goes_on: str | None = None) -> RunReport:
-        """The report as of `now`: a watcher that was killed does not finish its story.
-        `goes_on`: the text for a run that is known to go on without its watcher."""
+        """Return the report as of `now`: a watcher that was killed does not finish its story.
+        `goes_on`: the summary for a run that is known to continue without its watcher."""
         age = now - (self.ended_at or now)
         is_fresh = self.verdict.cause is not Cause.HEALTHY or age <= _WRITTEN_SECONDS
         if self.is_over or (is_fresh and goes_on is None):
@@ -127,7 +127,7 @@ class RunReport:
         )
 
     def time(self, at: float | None) -> str | float | None:
-        """For JSON: with a zone unless the log names none."""
+        """Format a time for JSON, in UTC unless the zone of the log is unknown."""
         if at is None:
             return None
         if self.clock.is_relative:
@@ -249,12 +249,12 @@ def finding_json(finding: Finding, time: Callable[[float | None], object]) -> di
 
 
 def stacks_json(groups: Iterable[StackGroup]) -> list[dict[str, Any]]:
-    """Where the ranks stand, each group also as a sentence."""
+    """Convert groups of call stacks for JSON, each with a sentence that describes it."""
     return [{"text": each.text, **asdict(each), "frames": [*each.frames]} for each in groups]
 
 
 def iso(at: float) -> str:
-    """ISO 8601 without a zone; a time outside the calendar stays a number."""
+    """Format as ISO 8601 without a zone; a time outside the calendar stays a number."""
     try:
         moment = datetime.fromtimestamp(at, UTC).replace(tzinfo=None)
     except (ValueError, OverflowError, OSError):

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The curves of a run of any length, in bounded memory.
 
-Iteration lines go into buckets of neighbours of one attempt. When there are too many buckets, every
-two neighbours become one. A bucket keeps its lowest and highest value, so a spike of a single step
-survives five million steps; only its place inside the bucket is lost.
+Consecutive iteration lines of one attempt share a bucket. When there are too many buckets, every
+two neighbours are merged. A bucket keeps its lowest and highest value, so a spike of a single step
+is still visible after five million steps; only its position inside the bucket is lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_SERIES_ATTEMPTS = 256
 
 
 class ValueRange(NamedTuple):
-    """The finite values of a bucket."""
+    """Summary of the finite values of a bucket."""
 
     low: float
     high: float
@@ -39,7 +39,7 @@ class Bucket:
     began_at: float
     ended_at: float
     loss: ValueRange | None = None
-    """None: no line had a finite one."""
+    """None if no line had a finite loss."""
     step_seconds: ValueRange | None = None
     loss_scale: ValueRange | None = None
     grad_norm: ValueRange | None = None
@@ -49,7 +49,7 @@ class Bucket:
 
 
 class Series:
-    """`buckets` may be read at any time; the newest may still grow."""
+    """Collects buckets, which may be read at any time; the newest one may still grow."""
 
     def __init__(self, most: int = MAX_BUCKETS) -> None:
         self.buckets: list[Bucket] = []
@@ -68,8 +68,8 @@ class Series:
             self._halve()
 
     def extend(self, attempt: int, placed: PlacedLines, begin: int, end: int) -> None:
-        """Like `add` of the step of each line, but a whole bucket at a time. No line has a skipped
-        step or a loss that is not finite."""
+        """Add a batch of lines, one bucket at a time, with the same result as `add` for each. No
+        line may have a skipped step or a non-finite loss."""
         while begin < end:
             if not self._goes_on(attempt):
                 at, last = placed.ats[begin], placed.lines.iterations[begin]
@@ -126,7 +126,7 @@ class Series:
         bucket.bad += is_bad
 
     def _halve(self) -> None:
-        """Join neighbours; of far too many attempts, the first ones lose their numbers."""
+        """Merge neighbours; above MAX_SERIES_ATTEMPTS, drop the buckets of the oldest attempts."""
         self._width *= 2
         kept, is_odd = halved(self.buckets)
         self._filled = 1 if is_odd else self._width
@@ -138,7 +138,7 @@ class Series:
 
 
 def halved(buckets: Sequence[Bucket]) -> tuple[list[Bucket], bool]:
-    """Join every two neighbours of one attempt; also whether the last bucket stayed alone."""
+    """Merge every two neighbours of one attempt; also return whether the last is unmerged."""
     kept: list[Bucket] = []
     is_odd = False
     for bucket in buckets:
@@ -176,7 +176,7 @@ def _both(one: ValueRange | None, other: ValueRange | None) -> ValueRange | None
 
 
 def _grown(span: ValueRange | None, value: float | None) -> ValueRange | None:
-    """Add one line."""
+    """Add the value of one line."""
     if value is None or not math.isfinite(value):
         return span
     if span is None:
@@ -187,7 +187,7 @@ def _grown(span: ValueRange | None, value: float | None) -> ValueRange | None:
 
 
 def _grown_by(span: ValueRange | None, values: Sequence[float]) -> ValueRange | None:
-    """Add many lines."""
+    """Add the values of many lines."""
     total = sum(values)
     if values and math.isfinite(total):
         mean = total / len(values)

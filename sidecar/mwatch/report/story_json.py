@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`story.json`: the report of a run as a file, replaced as a whole.
+"""Reads and writes `story.json`, the report of a run as a file, which is replaced atomically.
 
-Files of this version and older ones are read; unknown keys are ignored. A file of a newer version,
-of another shape or beyond the limits is refused with the place of the error. Texts are scrubbed and
-cut when they are written.
+Files of this and older versions are read; unknown keys are ignored. A file of a newer version, with
+an unexpected structure or beyond the limits is rejected with the location of the error. Texts are
+scrubbed and shortened when they are written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_ITEMS = 4096
 _MAX_NUMBER = 1e300
 _DIGITS = 10  # of 4294967296, the first loss scale of fp16
 _ROW = 11  # values of a bucket: see `_row`
-_CAUSE = re.compile(r"story\.(?!incidents\b).*\.cause")  # that of an incident is any text
+_CAUSE = re.compile(r"story\.(?!incidents\b).*\.cause")  # the cause of an incident may be any text
 
 
 def to_json(report: RunReport) -> bytes:
@@ -42,7 +42,7 @@ def to_json(report: RunReport) -> bytes:
 
 
 def from_json(data: bytes, name: str = STORY) -> RunReport:
-    """Raises InputError that names the file and the place."""
+    """Parse a story; InputError, with file and location, if it is invalid."""
     try:
         return _decode(data)
     except ValueError as error:
@@ -91,7 +91,7 @@ def _decode(data: bytes) -> RunReport:
 
 
 def _from_version_1(old: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 has cause and summary of the run, and neither decision nor findings."""
+    """Convert a version 1 story, which has cause and summary but no decision or findings."""
     cause, summary = old.get("cause"), old.get("summary")
     known = Cause(cause) if cause in set(Cause) else Cause.UNKNOWN
     return old | {
@@ -139,7 +139,7 @@ def _plain(value: Any) -> Any:
 
 
 def _row(bucket: Bucket) -> list[Any]:
-    """A bucket as a row, because there are thousands."""
+    """Encode a bucket as a list instead of an object, because there are thousands of them."""
     ranges = (bucket.loss, bucket.step_seconds, bucket.loss_scale, bucket.grad_norm)
     values = [
         None if each is None

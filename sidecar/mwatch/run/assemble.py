@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Assembles a local run: folder, engine, sources, metrics, exporters and the view of the user.
+"""Assembles a local run: folder, engine, sources, metrics, exporters and the user's view.
 
-`RunRecord` keeps what a run leaves behind: its report (`story.json`), its incidents, and what it
-learnt. The report is replaced every few seconds, so that a run whose watcher was killed still has
-one. A disk that cannot be written to is reported once and changes nothing else.
+`RunRecord` keeps the results of a run: its report (`story.json`), its incidents, and what it
+learned. The report is replaced every few seconds, so that a run whose watcher was killed still has
+one. A disk that cannot be written to is reported once and has no other effect.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RunRecord(RunRecorder):
         page: LivePage | None = None,
         past: RunReport | None = None,
     ) -> None:
-        """`past`: what an earlier watcher of the same run has recorded."""
+        """`past`: the report of an earlier watcher of the same run."""
         super().__init__(engine)
         self._past = past
         self._folder = folder
@@ -86,7 +86,7 @@ class RunRecord(RunRecorder):
         self._recorder.note(observed)
 
     def wait_for_memory(self) -> None:
-        """Wait a bounded time for the saved state, before deciding on it."""
+        """Wait a bounded time for the saved state, before a decision that depends on it."""
         if self._saved is not None:
             self._saved.wait(_MEMORY_SECONDS)
 
@@ -139,7 +139,7 @@ class RunRecord(RunRecorder):
 
 @dataclass(frozen=True, slots=True)
 class ShownRun:
-    """What a view can show besides what it observes."""
+    """What a view can show besides the events that it receives."""
 
     folder: RunFolder
     page: str | None = None
@@ -149,7 +149,7 @@ class ShownRun:
 
     @property
     def where(self) -> str:
-        """The addresses of the page and the metrics, else the folder."""
+        """The addresses of the page and the metrics; without either, the folder."""
         found = {"page": self.page, "metrics": self.metrics}
         shown = ", ".join(f"{name} {url}" for name, url in found.items() if url)
         return shown or str(self.folder.path)
@@ -170,12 +170,12 @@ class RunRequest:
     folder: RunFolder | None = None
     """An existing folder; replaces `name` and `parent`."""
     adopted: UnattendedRun | None = None
-    """A run that goes on without its `mwatch run`; it has a folder."""
+    """A run that continues without its `mwatch run`; `folder` is set too."""
     environ: Mapping[str, str] | None = field(default=None, repr=False)
     working_folder: str | None = None
     save: Path | None = None
     port: int | None = 9401
-    """For /metrics and the page; None: not served."""
+    """Port of /metrics and the page; None: not served."""
     has_page: bool = True
     grace_seconds: float = 30.0
     has_probe: bool = True
@@ -245,7 +245,8 @@ def run(request: RunRequest, make_view: MakeView) -> RunEnd:
 
 
 def adopt(request: RunRequest, folder: RunFolder) -> RunRequest:
-    """The request to watch a run that goes on without its `mwatch run`; InputError: none does."""
+    """Return the request to watch a run that continues without its `mwatch run`; raise InputError
+    if there is none."""
     found = find_just_started(folder)
     if found is None:
         raise InputError(f"{folder.path}: nothing of it runs that could be adopted")
@@ -264,7 +265,7 @@ def adopt(request: RunRequest, folder: RunFolder) -> RunRequest:
 
 
 def _unattended(request: RunRequest) -> list[UnattendedRun]:
-    """Other runs that go on unwatched; InputError if one has the name of the new one."""
+    """Return the runs that continue unwatched; raise InputError if one has the new run's name."""
     found = unattended_runs(request.parent)
     for each in found:
         if each.folder.name == request.name:
@@ -288,7 +289,7 @@ def _shown(metrics: RunMetrics, folder: RunFolder, *, has_page: bool) -> ShownRu
 
 
 def _notify(request: RunRequest, folder: RunFolder, metrics: RunMetrics) -> NotifyTarget | None:
-    """The page is served on this machine alone, so a message names the machine too."""
+    """The page is served only on this machine, so a message names the machine too."""
     if not request.notify:
         return None
     link = f"mwatch ui {shlex.quote(str(folder.path.resolve()))} on {socket.gethostname()}"

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch demo`: a small training that fails in several ways and is recovered each time.
 
-With torch, everything is real but the size: two ranks of Megatron-core's GPT over gloo. Without it,
+With torch, everything but the size is real: two ranks of Megatron-core's GPT over gloo. Without it,
 a stand-in trains nothing and prints what Megatron prints, in two processes. Signals, checkpoints,
 engine, wrapper and probe are real in both. Thresholds meant for jobs of hours are shortened. Each
-fault is announced before it happens. It counts as recovered if it was found after it happened and
-training resumed from the right checkpoint and went past the point it had reached.
+fault is announced before it happens. A fault counts as recovered if it was detected after it
+happened, and training resumed from the right checkpoint and passed the iteration it had reached.
 """
 
 from __future__ import annotations
@@ -52,28 +52,28 @@ STAND_IN_TEXT = "a stand-in: it trains nothing, and prints what Megatron prints"
 class DemoFault:
     title: str
     flags: tuple[str, ...]
-    """For the trainer; the last one brings the run down."""
+    """Values of the trainer's `--fault`; the last one brings the run down."""
     causes: frozenset[Cause]
     resume_from: int
-    """The right checkpoint."""
+    """The checkpoint that mwatch should choose."""
 
     @property
     def iteration(self) -> int:
-        """Where it brings the run down."""
+        """The iteration at which the fault brings the run down."""
         return int(self.flags[-1].partition("@")[2].partition(":")[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """One run. NaN needs bf16: fp16 skips such steps until its loss scale collapses."""
+    """One run. The NaN fault needs bf16: fp16 skips such steps until its loss scale collapses."""
 
     name: str
     precision: tuple[str, ...]
     iterations: int
-    """Enough to go on for some seconds after the last fault."""
+    """Enough to continue for some seconds after the last fault."""
     faults: tuple[DemoFault, ...]
     program: tuple[str, ...] = _REAL
-    """For Python."""
+    """Arguments for the Python interpreter."""
 
 
 TRAININGS = (
@@ -150,7 +150,7 @@ class DemoResult(NamedTuple):
     rows: Sequence[Row]
     seconds: float
     exit_codes: Sequence[int]
-    """One of each training."""
+    """One per training."""
     is_stand_in: bool = False
 
     @property
@@ -164,8 +164,8 @@ class DemoResult(NamedTuple):
 
 
 class Announcer:
-    """A view that says what is about to break: the first fault at the start of the training, each
-    other one when a new attempt is past the fault before it."""
+    """A view that announces each fault: the first one at the start of the training, each other
+    one when a new attempt has passed the iteration of the fault before it."""
 
     def __init__(self, view: RunObserver, training: Training) -> None:
         self._view = view
@@ -256,9 +256,9 @@ def demo(
 
 
 def choose(*, is_stand_in: bool | None) -> bool:
-    """Whether to take the stand-in; None: if the real trainer is not installed.
+    """Return whether to use the stand-in. None: use it if the real trainer is not installed.
 
-    Raise InputError if the real one is asked for and missing.
+    Raise InputError if the real one is requested but not installed.
     """
     missing = [name for name in _NEEDED if not _is_there(name)]
     if missing and is_stand_in is False:

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`runs/<name>/`: what a watched run leaves behind, and the volume it shares with its wrapper.
+"""`runs/<name>/`: the results of a watched run, and the volume it shares with its wrapper.
 
-A name that is taken gets a number: nothing of an earlier run is overwritten. The user deletes old
-runs.
+If a name is taken, a number is appended, so that nothing of an earlier run is overwritten. Old runs
+are kept until the user deletes them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def make(parent: Path, name: str | None, argv: Sequence[str], now: float) -> Run
                 folder.mkdir()
             except FileExistsError:
                 continue
-            (folder / "volume").mkdir(mode=0o700)  # environment and stacks of the processes
+            (folder / "volume").mkdir(mode=0o700)  # it holds environments and stacks
             return RunFolder(folder.resolve())
     except OSError as error:
         fix = "name another folder with --runs"

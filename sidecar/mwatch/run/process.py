@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """One attempt of a local run: the wrapper around the training command, as a child process.
 
-The wrapper has its own session, so that Ctrl-C reaches only mwatch, which ends the wrapper in
-order. If mwatch is killed, wrapper and training go on. If the wrapper is killed, the training goes
-on as an orphan: mwatch still sees its end, but its output is no longer recorded. The processes of
-a training are found by the volume that their environment names; one that was started with a
-cleared environment is not found. `OutputBuffer` holds what the trainer prints until a view draws
-it; if the trainer prints faster than a terminal can show, the middle is dropped, with a note.
+The wrapper has its own session, so that Ctrl-C reaches only mwatch, which shuts the wrapper down
+cleanly. If mwatch is killed, wrapper and training continue. If the wrapper is killed, the training
+continues as an orphan: mwatch still detects its end, but its output is no longer recorded. The
+processes of a training are found by the volume named in their environment; one that was started
+with a cleared environment is not found. `OutputBuffer` holds the trainer's output until a view
+draws it; if the trainer prints faster than a terminal can show, the middle is dropped, with a note.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KILL_SECONDS = 5.0
 
 
 def adopt() -> None:
-    """Become the parent of orphaned descendants: only a parent can read an exit code."""
+    """Make this process the parent of orphaned descendants: only a parent can read an exit code."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0)
 
@@ -55,7 +55,7 @@ def pids_of(volume: Path) -> list[int]:
 
 
 def kill(volume: Path) -> None:
-    """Stop all processes first, so that none can start another one meanwhile."""
+    """Kill all processes; stop them first, so that none can start another one meanwhile."""
     until = time.monotonic() + _KILL_SECONDS
     while (found := pids_of(volume)) and time.monotonic() < until:
         for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -66,14 +66,14 @@ def kill(volume: Path) -> None:
 
 
 class Orphan:
-    """A training command whose wrapper is gone."""
+    """A training command whose wrapper was killed."""
 
     def __init__(self, pid: int, volume: Path) -> None:
         self.pid = pid
         self._volume = volume
 
     def exit_code(self, unknown: int) -> int | None:
-        """Exit code as in a shell; None while it runs; `unknown` if it was not our child."""
+        """Return the exit code as in a shell; None while it runs; `unknown` if not our child."""
         try:
             ended, status = os.waitpid(self.pid, os.WNOHANG)
         except ChildProcessError:
@@ -89,14 +89,14 @@ class Orphan:
 
 
 def _adopted_command(volume: Path) -> int | None:
-    """The command of a wrapper that was killed before it wrote its id: now a child of ours."""
+    """Find the command of a wrapper that was killed before it wrote its pid: now our child."""
     found = (proc.read(pid) for pid in pids_of(volume))
     mine = (each.pid for each in found if each is not None and each.ppid == os.getpid())
     return next(mine, None)
 
 
 def belongs(pid: int, volume: Path) -> bool:
-    """Whether it is a process of the training that uses this volume; False for a zombie."""
+    """Return whether a process is of the training that uses this volume; False for a zombie."""
     wanted = f"{contract.DIR_VARIABLE}={volume}".encode()
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
@@ -114,7 +114,7 @@ _MAX_LEFT = 8
 
 
 class StartedProcess(Protocol):
-    """`subprocess.Popen`, or a process that another `mwatch run` has started."""
+    """`subprocess.Popen`, or a process that another `mwatch run` started."""
 
     @property
     def pid(self) -> int: ...
@@ -134,7 +134,7 @@ class WrapperProcess:
         self._is_lost = False
         """The wrapper ended without writing how the command ended."""
         self.is_unstarted = False
-        """The wrapper was killed before it had started the command, as far as can be seen."""
+        """The wrapper was killed, and no command that it started was found."""
 
     @property
     def output(self) -> IO[bytes] | None:
@@ -155,7 +155,7 @@ class WrapperProcess:
 
     @property
     def unreported_exit(self) -> ProcessExit | None:
-        """How the command ended, if the wrapper did not write it."""
+        """How the command ended, if the wrapper did not record it."""
         code = self.exit_code
         if code is None or not self._is_lost:
             return None
@@ -164,8 +164,8 @@ class WrapperProcess:
 
     @property
     def left(self) -> list[str]:
-        """Processes of a command that has ended by itself which still run, as far as the wrapper
-        listed them: id and command."""
+        """Processes (pid and command) that still run after the command ended by itself, as far as
+        the wrapper listed them."""
         if self.exit_code is None or self._is_lost or self._is_stopping:
             return []
         known = contract.read_json(str(self._volume / contract.ATTEMPT)) or {}
@@ -195,10 +195,10 @@ class WrapperProcess:
         return own if self._orphan is None else self._orphan.exit_code(own)
 
     def wait(self, seconds: float) -> None:
-        """Wait so long, or less if the wrapper ends."""
+        """Wait `seconds`, or less if the wrapper ends."""
         try:
             ended = os.pidfd_open(self._process.pid)
-        except OSError:  # it has ended and its exit code is read, or the kernel is old
+        except OSError:  # it ended and was reaped, or the kernel is too old
             time.sleep(seconds)
             return
         try:
@@ -238,7 +238,7 @@ class WrapperProcess:
         kill(self._volume)
 
     def stop_without_disk(self, grace_seconds: float) -> None:
-        """As `stop`, but without its socket and files: their disk does not answer."""
+        """As `stop`, but without the socket and files of the wrapper: their disk hangs."""
         self._is_stopping = True
         self._signal(signal.SIGTERM)
         self.wait(grace_seconds + _AFTER_GRACE_SECONDS)
@@ -246,7 +246,7 @@ class WrapperProcess:
         self._signal(signal.SIGKILL)
 
     def clear(self) -> list[int]:
-        """Kill what the attempt left behind; return the pids that do not end."""
+        """Kill what the attempt left behind; return the pids that are still alive."""
         self._is_stopping = True
         self.kill()
         return pids_of(self._volume)
@@ -297,7 +297,7 @@ def start(
     environ: Mapping[str, str] | None = None,
     folder: str | None = None,
 ) -> WrapperProcess:
-    """`environ` and `folder`: by default those of this process."""
+    """Start the wrapper. `environ` and `folder`: by default those of this process."""
     adopt()
     mode = contract.ACT if is_act else contract.OBSERVE
     flags = ["--act"] if is_act else []
@@ -312,7 +312,7 @@ def start(
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
-            close_fds=False,  # ours are closed by exec; the command may need `--config <(...)`
+            close_fds=False,  # ours close on exec; the command may need `--config <(...)`
         )
     except OSError as error:
         raise InputError(f"cannot start {sys.executable}: {error.strerror}") from error
@@ -342,14 +342,14 @@ class OutputBuffer:
         return gap + data
 
     def rest(self) -> bytes:
-        """The command has ended; do not wait long for processes that keep its output open."""
+        """Return the rest after the command ended; wait at most 1 s for the end of the stream."""
         self._thread.join(1.0)
         return self.take()
 
     def _read(self) -> None:
         with self._stream:
             fd = self._stream.fileno()
-            with suppress(OSError):  # optional: the user's limit of pipe memory may be reached
+            with suppress(OSError):  # optional: the user's pipe memory limit may be reached
                 fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _CHUNK)
             while data := os.read(fd, _CHUNK):
                 self._keep(data)

@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch run`: watches one command on this machine and, with --act, restarts it.
 
-One loop, twice a second: read what is new, assess it, act if an action is due. Each attempt is a
-wrapper process of its own, as it is a container on Kubernetes. Without --act the command runs as
-given, its exit code is ours, and what would have been done is recorded. A fault of mwatch itself is
-reported; the command goes on.
+One loop, twice a second: read what is new, assess it, act if an action is due. Each attempt has its
+own wrapper process, as it has its own container on Kubernetes. Without --act the command runs as
+given, mwatch exits with its exit code, and the actions that --act would have taken are recorded. An
+internal error of mwatch is reported; the command continues.
 
-Before a restart the wrapper gets its orders in `decision.json`. The first start needs none: the
-wrapper continues the count it finds beside the checkpoints and leaves the arguments as they are.
-Rollbacks travel with the decision, because only the wrapper writes beside the checkpoints.
+Before a restart, the orders for the wrapper are written to `decision.json`. The first start needs
+none: the wrapper continues the attempt count that it finds beside the checkpoints and leaves the
+arguments unchanged. Rollbacks are part of the orders, because only the wrapper writes beside the
+checkpoints.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from mwatch_trainer import contract
 
 
 class NextAttempt:
-    """Writes the orders of the wrapper for the next attempt."""
+    """Writes the orders for the wrapper of the next attempt."""
 
     def __init__(self, volume: Path, job: Job, clock: Clock) -> None:
         self._volume = volume
@@ -56,11 +57,11 @@ class NextAttempt:
         self._times: dict[Rollback, float] = {}
 
     def known(self, rollbacks: list[Rollback]) -> None:
-        """These are already written beside the checkpoints."""
+        """Note rollbacks that are already written beside the checkpoints."""
         self._known.update(rollbacks)
 
     def order(self, decision: Decision) -> None:
-        """Raise InputError if the orders cannot be written: then nothing must be started."""
+        """Write the orders; raise InputError if that fails: then nothing must be started."""
         number = max(self._job.attempt.number, self._job.timeline.attempt) + 1
         path = self._volume / contract.DECISION
         try:
@@ -87,8 +88,9 @@ class NextAttempt:
         }
 
     def _wall(self, rollback: Rollback) -> float:
-        """Time of a rollback on the clock that dates checkpoints, if that was set forward since we
-        began: a condemned checkpoint must not look newer than its rollback. Never changes."""
+        """Return the time of a rollback on the wall clock, which dates the checkpoints and may have
+        been set forward since mwatch started: an abandoned checkpoint must not look newer than its
+        rollback. The result for a rollback never changes."""
         ahead = max(0.0, self._clock.drift())
         return self._times.setdefault(rollback, rollback.at + (ahead if ahead > 1.0 else 0.0))
 
@@ -97,11 +99,11 @@ FENCED, NOT_AGREED, EARLY_EXIT = 203, 202, 200
 _FINAL_CODES = frozenset({FENCED, GIVE_UP_EXIT_CODE})
 _USER_FIXES = frozenset({Cause.USER_ERROR, Cause.OOM, Cause.DATA})
 _FINISHED = "training finished"
-"""The text of `mwatch_trainer.exits.explain`."""
+"""The text that `mwatch_trainer.exits.explain` returns."""
 
 
 def finished(wrapper: WrapperEnd | None) -> str | None:
-    """How the command finished; None if it failed, or if that is unknown."""
+    """Return how the command finished; None if it failed, or if that is unknown."""
     if wrapper is None or wrapper.code != 0 or not wrapper.reason:
         return None
     is_good = wrapper.reason.startswith((_FINISHED, contract.TRAINS_ON))
@@ -110,14 +112,14 @@ def finished(wrapper: WrapperEnd | None) -> str | None:
 
 
 def unstarted(wrapper: WrapperEnd | None) -> str | None:
-    """Why the command was never started; None if it was."""
+    """Return why the command was never started; None if it was."""
     is_unstarted = wrapper is not None and wrapper.code is None and wrapper.signal is None
     return wrapper.reason if wrapper is not None and is_unstarted else None
 
 
 def final_end(code: int | None, wrapper: WrapperEnd | None) -> RunEnd | None:
-    """The end of a wrapper that must not be restarted: it gave up, or a newer attempt runs
-    elsewhere, and a restart would fight for the checkpoints."""
+    """Return the end of a wrapper that must not be restarted: it gave up, or a newer attempt runs
+    elsewhere, and both would write the same checkpoints."""
     if code not in _FINAL_CODES:
         return None
     reason = wrapper.reason if wrapper is not None else None
@@ -130,7 +132,7 @@ def stopped(decision: Decision) -> RunEnd:
 
 
 def outcome(code: int, job: Job, assessment: Assessment, wrapper: WrapperEnd | None) -> RunEnd:
-    """The end of a run whose command ended and needs no action."""
+    """Return the end of a run whose command ended and needs no action."""
     if job.attempt.is_done and not code:
         return RunEnd(0, f"training is done, iteration {job.attempt.iteration}", True)
     if not code and (report := finished(wrapper)) is not None:
@@ -139,7 +141,7 @@ def outcome(code: int, job: Job, assessment: Assessment, wrapper: WrapperEnd | N
         return RunEnd(code, why, False)
     reported = verdict(job, assessment.findings, assessment.decision)
     if reported.cause is Cause.FINISHED and code == EARLY_EXIT:
-        return RunEnd(0, reported.summary, True)  # the wrapper sees one attempt alone
+        return RunEnd(0, reported.summary, True)  # the wrapper knows only one attempt
     if not code and reported.cause is Cause.UNKNOWN:
         return RunEnd(0, "command finished", True)
     return RunEnd(code, reported.summary, reported.cause in (Cause.FINISHED, Cause.HEALTHY))
@@ -147,10 +149,10 @@ def outcome(code: int, job: Job, assessment: Assessment, wrapper: WrapperEnd | N
 
 _TICK_SECONDS = 0.5
 _SETTLE_SECONDS = 1.0
-"""After the end of a training, to read and judge its last lines."""
+"""Time after the end of a training to read and assess its last lines."""
 _SETTLE_TICK_SECONDS = 0.1
 _START_SECONDS = 60.0
-"""Retry a failed start for so long: the disk or the process table may be full."""
+"""Retry a failed start for this long: the disk or the process table may be full."""
 _MOST_FAILURES = 5
 _MOST_TRIES = 3
 _USAGE = 2
@@ -164,18 +166,18 @@ class SupervisedCommand:
     folder: RunFolder
     is_act: bool = False
     grace_seconds: float = 30.0
-    """For a last checkpoint after Ctrl-C."""
+    """Time for a last checkpoint after Ctrl-C."""
     wrapper_options: Sequence[str] = ()
     output: TrainerOutput = TrainerOutput.DIRECT
     adopted: UnattendedRun | None = None
-    """It runs already; only later attempts are started here."""
+    """A run whose attempt already runs; only later attempts are started here."""
     environ: Mapping[str, str] | None = None
     working_folder: str | None = None
 
 
 @dataclass(slots=True)
 class _Restart:
-    """The old attempt has ended, the new one has not begun."""
+    """A restart in progress: the old attempt has ended, the new one has not started."""
 
     decision: Decision
     since: float
@@ -191,7 +193,7 @@ class LocalRun:
         faults: InternalErrors,
         note: Callable[[str], None] | None = None,
     ) -> None:
-        """`note`: tells the user something that also belongs into the report."""
+        """`note`: shows the user a message that also belongs in the report."""
         self._note = view.noted if note is None else note
         self._command = command
         self._watch = watch
@@ -212,7 +214,7 @@ class LocalRun:
         self._unstarted = 0
 
     def run(self) -> RunEnd:
-        """Run until the command has ended for good or is interrupted."""
+        """Run until the command has ended and is not restarted, or until an interrupt."""
         blocked = BlockedMainThread(self._report_blocked, self._end_blocked)
         with interrupts() as self._interrupts, blocked.watched():
             try:
@@ -222,7 +224,7 @@ class LocalRun:
                 ended = RunEnd(interrupted.exit_code, "interrupted", False, True)
                 self._stop_in_order()
             self._leave(ended)
-            with suppress(Interrupted):  # of a terminal that is stopped
+            with suppress(Interrupted):  # the terminal may be stopped
                 self._view.ended(ended)
         return ended
 
@@ -247,7 +249,7 @@ class LocalRun:
 
     def _sleep(self, seconds: float) -> None:
         """Wait for the next turn, or less if the command ends. Silence while mwatch was suspended
-        proves nothing: take no action for as long again."""
+        proves nothing, so no action is taken for the same time afterwards."""
         began = time.monotonic()
         if self._wrapper is None:
             time.sleep(max(0.0, seconds))
@@ -278,7 +280,7 @@ class LocalRun:
         self._is_loss_reported = False
 
     def _turn(self) -> RunEnd | None:
-        """One round of the loop; return the end of the run, if it is over."""
+        """Run the loop once; return the end of the run, if it is over."""
         try:
             self._show_output()
             assessment = self._watch.look()
@@ -309,7 +311,7 @@ class LocalRun:
             evidence = self._watch.keeper.collect_evidence_before_restart(decision)
         again = self._watch.look_closely().decision
         is_same = (again.action, again.cause) == (decision.action, decision.cause)
-        if is_same:  # the fault may have healed or changed while evidence was saved
+        if is_same:  # the fault may be gone or changed after evidence was saved
             self._carry_out(again, evidence)
 
     def _carry_out(self, decision: Decision, evidence: Path | None) -> None:
@@ -385,7 +387,7 @@ class LocalRun:
         return True
 
     def _try_again(self) -> bool:
-        """Repeat the orders a few times: the wrapper did not see them, because storage lags."""
+        """Repeat the orders a few times if the wrapper did not see them because storage lags."""
         if self._decided is None or self._tries >= _MOST_TRIES:
             return False
         self._tries += 1
@@ -393,7 +395,7 @@ class LocalRun:
         return True
 
     def _end_unjudged(self) -> RunEnd | None:
-        """The end of a run that mwatch itself fails to assess: nothing is done about it."""
+        """Return the end of a run that mwatch itself fails to assess; no action is taken."""
         code = self._exit_code()
         if code is None or self._failures < _MOST_FAILURES:
             return None
@@ -425,7 +427,7 @@ class LocalRun:
         _say("the disk of the run folder does not answer: training goes on and is not watched")
 
     def _end_blocked(self, number: int) -> None:
-        """A person wants the run to end, and the main thread cannot be reached."""
+        """End the run after a signal while the main thread is blocked."""
         if self._wrapper is not None:
             self._wrapper.stop_without_disk(self._command.grace_seconds)
         _say("interrupted; the disk of the run folder does not answer: nothing more was recorded")
@@ -436,7 +438,7 @@ class LocalRun:
             self._view.printed(self._output.take())
 
     def _leave(self, ended: RunEnd) -> None:
-        """Leave no process running, whatever happened. A signal only hurries."""
+        """Leave no process running, whatever happened; a signal only shortens the wait."""
         try:
             with self._interrupts.held():
                 if self._wrapper is not None:
@@ -461,6 +463,6 @@ class LocalRun:
 
 
 def _say(text: str) -> None:
-    """Without the view, which the main thread may hold."""
+    """Print without the view, which the main thread may hold."""
     with suppress(OSError):
         os.write(2, f"mwatch: {text}\n".encode())

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch ui`: serves the pages of runs on this machine from what they have written.
+"""`mwatch ui`: serves the pages of runs on this machine from the files that they wrote.
 
-A run that goes on writes its report every few seconds, so its page is live too; what only its
-watcher knows (the state of each rank, what it is about to do) is on the page of `mwatch run`.
+An unfinished run writes its report every few seconds, so its page is live too. What only its
+watcher knows (the state of each rank, the next action) is on the page of `mwatch run`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from mwatch.watch.page import LivePage, foreign, html_page
 
 MAX_RUNS = 100
 _READ_SECONDS = 3.0
-"""For one list; what was not read by then is read for the next one."""
+"""Time limit to read the reports for one list; the rest is read for the next one."""
 _PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
 
 
 class StoredRun:
-    """The report of one run folder, read again when it has changed."""
+    """The report of one run folder, read again whenever it has changed."""
 
     def __init__(self, folder: RunFolder, now: Callable[[], float] = time.time) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class StoredRun:
         self.page = LivePage(list, read=self.read, commands=self._commands, is_local=True)
 
     def read(self) -> RunReport:
-        """InputError: there is no report, or it is not readable."""
+        """Return the report; raise InputError if it is missing or unreadable."""
         try:
             status = self.folder.story.stat()
         except OSError:
@@ -85,13 +85,13 @@ class StoredRuns:
         self._parent = parent
         self._lock = threading.Lock()
         self._runs: dict[str, StoredRun] = {}
-        """By their part of the address."""
+        """By the part of the address that names the run."""
 
     def pages(self) -> Pages:
         return {"/": self._list, "/run/{}/": self._page, "/run/{}/page.json": self._changes}
 
     def find(self) -> list[StoredRun]:
-        """All of them, the newest first."""
+        """Return all runs, the newest first."""
         try:
             found = [each for each in self._parent.iterdir() if is_run(each)]
         except OSError:
@@ -146,14 +146,14 @@ def is_run(folder: Path) -> bool:
 
 
 def address_of(name: str) -> str:
-    """The part of an address for a run: its name, or a hash of a name with other characters."""
+    """Return the part of an address that names a run: its name, or a hash if that is not plain."""
     if _PLAIN.fullmatch(name):
         return name
     return f"-{hashlib.sha256(name.encode('utf-8', 'surrogateescape')).hexdigest()[:24]}"
 
 
 def unattended(run: Path | None, parent: Path) -> list[UnattendedRun]:
-    """The runs to be shown that go on without their `mwatch run`."""
+    """Return those of the runs to show that continue without their `mwatch run`."""
     if run is None:
         return unattended_runs(parent)
     found = (find(RunFolder(each.resolve())) for each in (run, parent / run) if is_run(each))
@@ -161,7 +161,7 @@ def unattended(run: Path | None, parent: Path) -> list[UnattendedRun]:
 
 
 def folder_of(run: Path, parent: Path) -> RunFolder:
-    """The folder of a run, given as a path or a name; InputError: no run."""
+    """Return the folder of a run, given as a path or a name; raise InputError if there is none."""
     for folder in (run, parent / run):
         if is_run(folder):
             return RunFolder(folder.resolve())
@@ -170,7 +170,8 @@ def folder_of(run: Path, parent: Path) -> RunFolder:
 
 
 def pages_of(run: Path | None, parent: Path) -> Pages:
-    """The pages of one run, by folder or name, or of all runs in `parent`; InputError: no run."""
+    """Return the pages of one run (a folder or a name) or of all runs in `parent`; raise InputError
+    if there is none."""
     if run is None:
         if not parent.is_dir():
             fix = "name the folder of a run, start one with 'mwatch run', or give -n for a cluster"

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs that go on without their `mwatch run`, which was killed: finds, adopts and ends them.
+"""Finds, adopts and ends runs that continue after their `mwatch run` was killed.
 
 `watcher.json` in the folder of a run names the `mwatch run` that watches it and is locked by it, so
-that two never watch the same run. A process is identified by its id and its start time together,
-and a wrapper also by its command line: an id that was given to another process is not mistaken for
-it. What an adopted run needs to be restarted (its command, folder and environment) is read from the
-wrapper itself and never written to a file, because it may hold secrets.
+that two never watch the same run. A process is identified by its pid and its start time together,
+and a wrapper also by its command line, so that a reused pid is not mistaken for it. What is needed
+to restart an adopted run (its command, folder and environment) is read from the wrapper process and
+never written to a file, because it may contain secrets.
 """
 
 from __future__ import annotations
@@ -39,19 +39,20 @@ _MAX_TEXT = 1 << 20
 _MODULE = b"mwatch_trainer"
 _LOOK_SECONDS = 0.1
 _LOCK_SECONDS = 1.0
-"""A command that looks at the run holds the lock for a moment."""
+"""How long to wait for the lock: a command that inspects the run holds it for a moment."""
 _GRACE_SECONDS = 30.0
 _MARGIN_SECONDS = 30.0
-"""After the grace period: for the wrapper to kill, and for `mwatch run` to write its report."""
+"""After the grace period: for the wrapper to kill the command, and for `mwatch run` to write its
+report."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnattendedRun:
     folder: RunFolder
     wrapper: int | None
-    """Process id of mwatch-run; None: it is gone too, and only the command is left."""
+    """Process id of mwatch-run; None: it has ended too, and only the command is left."""
     wrapper_started: int
-    """Of that process, in clock ticks since boot."""
+    """Start time of that process, in clock ticks since boot."""
     command: int | None
     """Process id of the training command; None: it is about to start."""
     attempt: int | None
@@ -61,7 +62,7 @@ class UnattendedRun:
 
     @property
     def text(self) -> str:
-        """That it goes on, since when and with which process."""
+        """A message that says since when the run continues, and in which process."""
         who = "its command" if self.wrapper is None else "mwatch-run"
         pid = self.command if self.wrapper is None else self.wrapper
         attempt = "" if self.attempt is None else f" attempt {self.attempt}"
@@ -86,7 +87,7 @@ class UnattendedRun:
 
 
 def watcher_of(folder: RunFolder) -> tuple[int, int] | None:
-    """Process id and start time of the `mwatch run` that watches this run now, on this machine."""
+    """Return pid and start time of the `mwatch run` on this machine that watches this run now."""
     known = contract.read_json(str(folder.path / _FILE)) or {}
     pid, started = known.get("pid"), known.get("started")
     is_here = known.get("host") == socket.gethostname()
@@ -97,13 +98,13 @@ def watcher_of(folder: RunFolder) -> tuple[int, int] | None:
 
 @contextmanager
 def watching(folder: RunFolder, grace_seconds: float, now: float) -> Iterator[None]:
-    """Be the one `mwatch run` that watches this run; InputError if another one does."""
+    """Lock the run for this `mwatch run`; raise InputError if another one watches it."""
     own, path = proc.read(os.getpid()), folder.path / _FILE
     document = {
         "pid": os.getpid(), "started": None if own is None else own.started,
         "host": socket.gethostname(), "since": now, "grace_seconds": grace_seconds,
     }  # fmt: skip
-    with suppress(OSError):  # a full disk: the run itself does not depend on this file
+    with suppress(OSError):  # a full disk: the run does not depend on this file
         path.touch(0o600)
     try:
         lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -118,7 +119,7 @@ def watching(folder: RunFolder, grace_seconds: float, now: float) -> Iterator[No
                 raise InputError(f"{text}: wait until it has ended, or end it with 'mwatch stop'")
             time.sleep(_LOOK_SECONDS)
         with suppress(OSError):
-            # Not by rename: the lock belongs to this very file.
+            # Not by rename: the lock belongs to this inode.
             path.write_text(json.dumps(document), "utf-8")
         yield
     finally:
@@ -136,7 +137,8 @@ def _takes(lock: int, kind: int) -> bool:
 
 
 def _is_watched(folder: RunFolder) -> bool:
-    """The lock counts where the process cannot be seen: another container, a full disk."""
+    """Return whether a run is watched. The lock decides where `watcher.json` cannot: the watcher is
+    in another container, or the disk is full."""
     if watcher_of(folder) is not None:
         return True
     try:
@@ -150,7 +152,8 @@ def _is_watched(folder: RunFolder) -> bool:
 
 
 def find(folder: RunFolder) -> UnattendedRun | None:
-    """The run of this folder if it goes on without `mwatch run`; None: it ended, or is watched."""
+    """Return the run of this folder if it continues without `mwatch run`; None if it ended or is
+    watched."""
     if not folder.volume.is_dir() or _is_watched(folder):
         return None
     known = contract.read_json(str(folder.volume / contract.ATTEMPT)) or {}
@@ -167,7 +170,7 @@ def find(folder: RunFolder) -> UnattendedRun | None:
 
 
 def find_just_started(folder: RunFolder) -> UnattendedRun | None:
-    """As `find`, and also a wrapper that has not written its first file: reads all of /proc."""
+    """As `find`, or a wrapper that has not written its first file yet: reads all of /proc."""
     found = find(folder)
     if found is not None or _is_watched(folder):
         return found
@@ -178,7 +181,7 @@ def find_just_started(folder: RunFolder) -> UnattendedRun | None:
 
 
 def unattended_runs(parent: Path) -> list[UnattendedRun]:
-    """Those in a folder of runs; at most so many of the newest runs are looked at."""
+    """Return the unattended runs in a folder; only the newest `_MAX_LISTED` are checked."""
     try:
         found = [(each.stat().st_mtime, each) for each in parent.iterdir() if each.is_dir()]
     except OSError:
@@ -212,17 +215,18 @@ def _words(pid: int, name: str) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class WrapperCall:
-    """How a living wrapper was called: what is needed to start another one like it."""
+    """How a living wrapper was called: all that is needed to start another one like it."""
 
     options: Options
     arguments: tuple[str, ...]
-    """Its own, without --act and --dir."""
+    """Its own options, without --act, --watched and --dir."""
     folder: str
     environ: Mapping[str, str]
 
 
 def call_of(run: UnattendedRun) -> WrapperCall:
-    """InputError: the process cannot be read, or its command line is not a wrapper's."""
+    """Return how the wrapper was called; raise InputError if its process cannot be read, or its
+    command line is not that of a wrapper."""
     if run.wrapper is None:
         text = f"{run.text}; without mwatch-run it cannot be watched"
         raise InputError(f"{text}; end it: {run.commands[1][1]}")
@@ -281,14 +285,14 @@ class _AdoptedProcess:
 
 
 def adopt_wrapper(run: UnattendedRun) -> WrapperProcess:
-    """Take over a wrapper that another `mwatch run` has started."""
+    """Take over a wrapper that another `mwatch run` started."""
     assert run.wrapper is not None
     process = _AdoptedProcess(run.wrapper, run.wrapper_started, run.folder.volume)
     return WrapperProcess(process, run.folder.volume)
 
 
 def end(folder: RunFolder, reason: str, progress: Callable[[str], None]) -> tuple[str, bool]:
-    """End a run, watched or not; return what was done and whether nothing of it is left."""
+    """End a run, watched or not; return a message, and whether no process of it is left."""
     watcher = watcher_of(folder)
     if watcher is not None:
         return _end_watched(folder, watcher, progress)

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Process plumbing that knows nothing of training: clock, shutdown, fan-out, files."""
+"""Process plumbing that is independent of training: clock, shutdown, fan-out, files, HTTP."""

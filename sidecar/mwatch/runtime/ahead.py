@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Make items in a second process while this one uses those before.
+"""Produce items in a second process while this one consumes the earlier ones.
 
-The other process is a fork, so it has all that is needed to make them. Only the items come back,
-through a pipe, which keeps it about one item ahead. It leaves Ctrl-C to this process, which ends it
-when no more items are wanted; if this process is killed, it ends at its next item.
+The producer is a fork, so it already has everything it needs. It sends only the items back, through
+a pipe, which keeps it about one item ahead. It ignores Ctrl-C; this process kills it when no more
+items are wanted. If this process is killed, the producer ends at its next item.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _BUFFER = 1 << 20
 
 
 class _End:
-    """Follows the last item. `error`: why there are no more."""
+    """Marks the end of the items. `error`: the exception that ended them, if any."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
 
 
 def run_ahead(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items; an error in making one is raised here. With a single core, or where no
-    process can be started, they are made here, too."""
+    """Yield the items; an exception of the producer is raised here. With a single core, or if no
+    process can be started, the items are produced in this process."""
     if sys.platform != "linux" or len(os.sched_getaffinity(0)) < 2:
         yield from items
         return
@@ -54,7 +54,7 @@ def run_ahead(items: Iterable[T]) -> Iterator[T]:
         with open(source, "rb", buffering=_BUFFER) as stream:
             yield from _received(stream)
     finally:
-        os.kill(child, signal.SIGKILL)  # it holds nothing that could be damaged
+        os.kill(child, signal.SIGKILL)  # safe: it writes to nothing but the pipe
         os.waitpid(child, 0)
 
 
@@ -62,7 +62,7 @@ def _received(stream: BinaryIO) -> Iterator[Any]:
     try:
         while not isinstance(item := pickle.load(stream), _End):
             yield item
-    except (EOFError, pickle.UnpicklingError):  # before an item, or within one
+    except (EOFError, pickle.UnpicklingError):  # the pipe ended between items or within one
         raise InputError("the process that read the log was killed; is memory short?") from None
     if item.error is not None:
         raise item.error
@@ -71,8 +71,8 @@ def _received(stream: BinaryIO) -> Iterator[Any]:
 def _make(items: Iterable[object], sink: int) -> NoReturn:
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        with suppress(OSError):  # a user may have used up all that is allowed
-            fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _BUFFER)  # a whole item fits in
+        with suppress(OSError):  # the user's limit for pipe buffers may be used up
+            fcntl.fcntl(sink, fcntl.F_SETPIPE_SZ, _BUFFER)  # a whole item fits
         with open(sink, "wb", buffering=_BUFFER) as stream:
             for item in _ended(items):
                 pickle.dump(item, stream, pickle.HIGHEST_PROTOCOL)

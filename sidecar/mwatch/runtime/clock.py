@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Wall time that never jumps: the wall clock at the start plus monotonic time since.
 
-Durations must not change when the clock is set, while people and files need wall time. `drift` is
-the difference after the clock was set.
+Durations must not change when the clock is set, but people and files need wall time. `drift` is the
+difference to the wall clock after it was set.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import time
 
 
 def earlier(now: float) -> float:
-    """The earlier of `now` and the wall clock: what a person has forbidden until a time stays
-    forbidden while either clock is before it."""
+    """The earlier of `now` and the wall clock: a pause until some time holds while either clock is
+    before that time."""
     return min(now, time.time())
 
 
@@ -22,9 +22,9 @@ class Clock:
         self._ahead = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """Seconds since 1970, by the wall clock at the start."""
+        """Seconds since 1970, based on the wall clock at the start."""
         return time.monotonic() + self._ahead
 
     def drift(self) -> float:
-        """Seconds that the wall clock was set forward since the start; back: negative."""
+        """Seconds that the wall clock was set forward since the start; negative if set back."""
         return time.time() - self.now()

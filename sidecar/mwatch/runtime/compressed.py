@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Read compressed logs as they are, and unpack the archives of `mwatch diagnose --bundle`.
+"""Read compressed logs directly, and unpack the archives of `mwatch diagnose --bundle`.
 
-What comes out is bounded, in all and against what goes in: a small file may unpack to any size.
-Logs repeat themselves, so the allowed ratio is high until much has come out.
+The unpacked size is bounded, in total and relative to the packed size, because a small file may
+unpack to any size. Logs are repetitive, so the ratio is not checked for the first 256 MiB and is
+generous after that.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MAGICS = (GZIP, ZSTD, BZIP2, XZ)
 """First bytes of a compressed file."""
 _PIECE = 1 << 19
 _FREE = 256 << 20
-"""Bytes that may come out whatever the ratio."""
+"""Unpacked bytes that are allowed whatever the ratio."""
 _RATIO = 300
 _MOST = 64 << 30
 _BUNDLE_BYTES = 1 << 30
@@ -36,7 +37,7 @@ _TAR_AT = 257
 
 
 class _Gzip:
-    """zlib's decoder with the bounded output of the other two."""
+    """zlib's decoder with the interface of the bz2 and lzma decoders, which bound the output."""
 
     def __init__(self) -> None:
         self._decoder = zlib.decompressobj(wbits=31)
@@ -64,8 +65,8 @@ def _new_decoder(magic: bytes) -> Any:
 
 
 def unpack(data: Iterator[bytes], file: str, command: str) -> Iterator[bytes]:
-    """The content, in pieces; `data` begins with one of `MAGICS`. Raise InputError, possibly after
-    some pieces, if the file is damaged or unpacks to too much."""
+    """Unpacked content, in pieces; `data` begins with one of `MAGICS`. Raises InputError, possibly
+    after some pieces, if the file is damaged or unpacks to too much."""
     first = next(data)
     magic = next(each for each in MAGICS if first.startswith(each))
     fed = 0
@@ -92,7 +93,7 @@ def unpack(data: Iterator[bytes], file: str, command: str) -> Iterator[bytes]:
 
 
 def _standard(data: Iterator[bytes], magic: bytes) -> Iterator[bytes]:
-    """A file may hold several compressed parts, one after the other."""
+    """Decode gzip, bzip2 or xz; a file may consist of several compressed parts in a row."""
     decoder = _new_decoder(magic)
     rest = b""
     for piece in data:
@@ -102,7 +103,7 @@ def _standard(data: Iterator[bytes], magic: bytes) -> Iterator[bytes]:
             if decoder.eof:
                 if not piece.startswith(magic):
                     if len(piece) < len(magic) and magic.startswith(piece):
-                        rest = piece  # a part that begins in the next piece
+                        rest = piece  # the magic of the next part continues in the next piece
                     break  # padding
                 decoder = _new_decoder(magic)
             out = decoder.decompress(piece, _PIECE)
@@ -135,7 +136,7 @@ def _zstd(data: Iterator[bytes], file: str, command: str) -> Iterator[bytes]:
 
 
 class _Pieces:
-    """An iterator of bytes as a file to read from."""
+    """A readable file object over an iterator of bytes."""
 
     def __init__(self, data: Iterator[bytes]) -> None:
         self._data = data
@@ -149,7 +150,7 @@ class _Pieces:
 
 
 def is_packed(file: str) -> bool:
-    """By its first bytes. Raises OSError."""
+    """Whether the first bytes are those of a compressed file. Raises OSError."""
     with open(file, "rb") as opened:
         return opened.read(8).startswith(MAGICS)
 
@@ -161,13 +162,13 @@ def is_bundle(file: str, read: Callable[[str], Iterator[bytes]]) -> bool:
             return False
         head = next(read(file), b"")
     except (OSError, ValueError, InputError):
-        return False  # opening it as a log reports why
+        return False  # the error is reported when it is opened as a log
     return head[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR
 
 
 @contextmanager
 def unpacked(names: Sequence[str], read: Callable[[str], Iterator[bytes]]) -> Iterator[list[str]]:
-    """The names with each archive replaced by a temporary folder with its files."""
+    """The names, with each archive replaced by a temporary folder of its files."""
     with tempfile.TemporaryDirectory(prefix="mwatch-") as top:
         given = []
         for number, name in enumerate(names):
@@ -182,7 +183,7 @@ def unpacked(names: Sequence[str], read: Callable[[str], Iterator[bytes]]) -> It
 
 
 def _extract(file: str, read: Callable[[str], Iterator[bytes]], folder: str) -> None:
-    """Nothing is written of an archive that is too large."""
+    """Unpack an archive; one that is too large is refused before anything is written."""
     try:
         left = _BUNDLE_BYTES
         for count, (_, member) in enumerate(_members(file, read)):

@@ -1,19 +1,19 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The framing of TensorBoard's event files: length, checksum, bytes, checksum.
+"""The record framing of TensorBoard's event files: length, checksum, message, checksum.
 
-The package `tensorboard` has its own writer and reader, but they import numpy: 20 MiB for a length
-and two checksums around each message.
+The package `tensorboard` has a writer and a reader, but they import numpy: 20 MiB of memory for a
+length and two checksums around each message.
 """
 
 from __future__ import annotations
 
 import struct
 
-HEAD = struct.Struct("<QI")  # length of the message, and the checksum of these eight bytes
+HEAD = struct.Struct("<QI")  # message length, and the checksum of these eight bytes
 FOOT = struct.Struct("<I")
-_POLYNOMIAL = 0x82F63B78  # CRC-32C (Castagnoli), mirrored
-_MASK_ADD = 0xA282EAD8  # so that the checksum of a checksum is unusual
+_POLYNOMIAL = 0x82F63B78  # CRC-32C (Castagnoli), bit-reversed
+_MASK_ADD = 0xA282EAD8  # the format masks checksums: a CRC over data with CRCs is weak
 
 
 def framed(message: bytes) -> bytes:

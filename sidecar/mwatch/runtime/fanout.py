@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Run many requests at once, with one time limit for all.
+"""Run many requests concurrently, with one time limit for all.
 
-A few run at first, and more if answers are slow: each worker needs a connection, and a healthy API
-server needs few. Requests without an answer in the end are Missed; their threads end by their own
-time limits and do not delay an exit.
+A few workers start first, and more if responses are slow: each worker needs a connection, and a
+healthy API server needs few. A request without a response by the deadline yields TimedOut; its
+thread ends at the request's own time limit and does not delay the exit of the process.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 from mwatch.errors import MwatchError
 
 FIRST_WORKERS = 8
-MOST_WORKERS = 64  # many pods that do not answer cost the time of one
+MOST_WORKERS = 64  # so that many unresponsive pods take as long as one
 _SLOW_SECONDS = 0.1
 
 
 class TimedOut(NamedTuple):
-    """No answer, and why."""
+    """A request that got no response, and why."""
 
     why: str
     error: MwatchError | None = None
@@ -33,8 +33,8 @@ Asks = Mapping[str, Callable[[], Any]]
 
 
 def gather(asks: Asks, *, seconds: float, workers: int = FIRST_WORKERS) -> dict[str, Any]:
-    """Answers by name, or Missed; begun in the given order. `workers` to begin with; the number
-    doubles while answers are slow."""
+    """Responses by name; TimedOut for a request that failed or got none. Requests start in the
+    given order. `workers` is the initial number, which doubles while responses are slow."""
     waiting: queue.SimpleQueue[tuple[str, Callable[[], Any]]] = queue.SimpleQueue()
     answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
     until = time.monotonic() + seconds
@@ -82,5 +82,5 @@ def _asked(ask: Callable[[], Any]) -> Any:
         return ask()
     except MwatchError as error:
         return TimedOut(str(error), error)
-    except Exception as error:  # an answer of an unexpected shape must not lose the others
+    except Exception as error:  # one malformed response must not lose the others
         return TimedOut(f"{type(error).__name__}: {error}"[:300])

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Read files that a person named, replace files atomically, and read the shared volume safely.
+"""Read files named by the user, replace files atomically, and read the shared volume safely.
 
-The training container can write to the shared volume, and what is read there may leave the pod: so
-no link is followed, only regular files are opened, and every read is bounded.
+The training container can write to the shared volume, and data read from it may leave the pod.
+Therefore no link is followed, only regular files are opened, and every read is bounded.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import BinaryIO, NamedTuple
 from mwatch.errors import InputError
 from mwatch.runtime.compressed import MAGICS, unpack
 
-CHUNK = 1 << 19  # fits in a core's cache, as it is scanned several times
+CHUNK = 1 << 19  # bytes; fits in a core's cache, because it is scanned several times
 STDIN = "-"
 _BINARY_SHARE = 0.3
 _REPLACEMENT = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 _peeked = bytearray()
-"""What was read of standard input to look at it; it can be read only once."""
+"""Data that `peek` has read from standard input, which can be read only once."""
 _TEXT = bytes({7, 8, 9, 10, 12, 13, 27, *range(0x20, 0x7F), *range(0x80, 0x100)})
 
 
@@ -37,13 +37,13 @@ class Chunk(NamedTuple):
 
 
 def shown(file: str) -> str:
-    """A file name may be any bytes; JSON needs text."""
+    """The file name as valid text for JSON; on disk it may be any bytes."""
     return os.fsencode(file).decode("utf-8", "replace")
 
 
 def read_chunks(file: str, command: str = "parse") -> Iterator[Chunk]:
-    """The file in chunks. Raises InputError, possibly after some chunks. `command` is for the
-    advice."""
+    """The file in chunks. Raises InputError, possibly after some chunks. `command` is the mwatch
+    command to suggest in the message."""
     done = 0
     with _open(file) as stream:
         status = os.fstat(stream.fileno())
@@ -75,7 +75,7 @@ def read_chunks(file: str, command: str = "parse") -> Iterator[Chunk]:
 
 
 def peek(file: str) -> bytes:
-    """The beginning, with a whole line if there is one; empty if it cannot be read."""
+    """The beginning of a file, with at least one whole line if possible; empty if unreadable."""
     try:
         if file != STDIN:
             return next(read_chunks(file), Chunk(b"", 0, 0)).data
@@ -83,12 +83,12 @@ def peek(file: str) -> bytes:
             while b"\n" not in _peeked and len(_peeked) < CHUNK and (data := _read(stream, file)):
                 _peeked.extend(data)
     except InputError:
-        pass  # reading it reports why
+        pass  # the error is reported when the file is read
     return bytes(_peeked)
 
 
 def looks_binary(data: bytes) -> bool:
-    sample = data[:8192].replace(b"\0", b"")  # zeros are a truncated log, not a binary
+    sample = data[:8192].replace(b"\0", b"")  # zeros come from a truncated log, not a binary
     return len(sample.translate(None, _TEXT)) > _BINARY_SHARE * max(1, len(sample)) or (
         data.startswith((b"\x7fELF", b"PK\x03\x04", b"\x80\x02", b"\x89PNG"))
     )
@@ -126,15 +126,15 @@ def _content(pieces: Iterator[bytes], file: str, command: str) -> Iterator[bytes
 
 
 def unpacked_pieces(file: str, command: str = "replay") -> Iterator[bytes]:
-    """A compressed file, unpacked, whatever it holds. Raises InputError."""
+    """The unpacked content of a compressed file of any kind. Raises InputError."""
     with _open(file) as stream:
         yield from unpack(iter(lambda: _read(stream, file), b""), file, command)
 
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o644) -> Iterator[BinaryIO]:
-    """Open a temporary file that replaces `path` at the end: a reader sees the old or the new file,
-    never a part. Raises OSError."""
+    """Open a temporary file that replaces `path` at the end, so a reader sees either the old or the
+    new file, never a partial one. Raises OSError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         descriptor = os.open(temporary, _REPLACEMENT, 0o600)
@@ -154,12 +154,12 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Readable by its owner only. Raises OSError."""
+    """Replace a file; only its owner can read it. Raises OSError."""
     replace_file(path, data, mode=0o600)
 
 
 def make_private_folder(path: Path) -> None:
-    """With its parents, which get the usual mode."""
+    """Create a folder for its owner only; missing parents get the default mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=0o700, exist_ok=True)
 
@@ -188,7 +188,7 @@ class VolumeReader:
         return self._read(path, most, from_end=False)
 
     def tail(self, *path: str, most: int) -> Part:
-        """From the beginning of a line. Raises OSError."""
+        """The last `most` bytes, from the beginning of a line. Raises OSError."""
         part = self._read(path, most, from_end=True)
         if not part.is_cut:
             return part

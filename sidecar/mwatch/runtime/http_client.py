@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP client for pods: bounded time and size; no redirect is followed and no proxy used.
+"""The HTTP client for pods: bounded in time and size, follows no redirects, uses no proxy.
 
-It is asyncio, so that one thread holds thousands of open requests. It reads what a sidecar sends:
-one response per connection, with a Content-Length or in chunks. (aiohttp takes 40 % more CPU for
-the polls of 512 pods.)
+It is based on asyncio, so one thread can hold thousands of open requests. It supports only the
+responses that a sidecar sends: one per connection, with a Content-Length or chunked. (aiohttp takes
+40 % more CPU to poll 512 pods.)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RequestFailed(MwatchError):
 
 class HttpRequest(NamedTuple):
     host: str
-    """An IP address: no name is looked up."""
+    """An IP address; names are not resolved."""
     port: int
     path: str
     method: str = "GET"
@@ -77,8 +77,8 @@ async def fetch(
     max_bytes: int,
     sink: Callable[[bytearray], object] | None = None,
 ) -> HttpResponse:
-    """RequestFailed if no whole response came within the limits. A sink takes the body of a
-    response with status 200 as it arrives."""
+    """Raises RequestFailed unless a complete response arrives within the limits. `sink` gets the
+    body of a response with status 200 as it arrives."""
     result: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
     return await _run(request, _Exchange(request.encoded(), result, max_bytes, sink), seconds)
 
@@ -111,9 +111,9 @@ _LOOKS = 16
 
 
 class Streams:
-    """Ends each stream on which no line came for `quiet_seconds`, or a sixteenth of it later.
+    """Ends each stream without a line for `quiet_seconds`, at most a sixteenth of that later.
 
-    They share one timer: to set one anew for each line took a third of what a line costs."""
+    All streams share one timer: resetting one for each line took a third of the time per line."""
 
     def __init__(self, quiet_seconds: float) -> None:
         self.quiet_seconds = quiet_seconds
@@ -143,7 +143,7 @@ class Streams:
 
 
 class _Lines:
-    """Cuts a body into lines as it arrives; each gives the server more time."""
+    """Splits a body into lines as it arrives; each line extends the time limit of the server."""
 
     def __init__(self, line: Callable[[bytes], object], max_bytes: int, streams: Streams) -> None:
         self._line = line
@@ -151,7 +151,7 @@ class _Lines:
         self.streams = streams
         self.limit: asyncio.Timeout | None = None
         self.last_line_at = 0.0
-        """When the last line came; 0: none yet."""
+        """Monotonic time of the last line; 0: none yet."""
         self.rest = bytearray()
 
     def take(self, part: bytearray) -> None:
@@ -173,7 +173,7 @@ class _Lines:
         self.last_line_at = time.monotonic()
 
     def end(self) -> None:
-        """No line came in time."""
+        """Let the request time out at once, because no line came in time."""
         if self.limit is not None:
             self.limit.reschedule(0.0)
 
@@ -187,9 +187,9 @@ async def follow(
     max_bytes: int,
     asker: Callable[[Callable[[], None]], object] | None = None,
 ) -> HttpResponse:
-    """Pass on each line of the response as it arrives; the rest is the body of the result. The
-    first line must come within `seconds`, each of the others within the time of `streams`. `asker`
-    is given a function that sends a newline to the server, by which it may be asked for a line."""
+    """Pass each line of the response to `line` as it arrives; the unfinished rest is the body of
+    the result. The first line must arrive within `seconds`, each later one within the limit of
+    `streams`. `asker` gets a function that sends a newline, which asks the server for a line."""
     lines = _Lines(line, max_bytes, streams)
     result: asyncio.Future[HttpResponse] = asyncio.get_running_loop().create_future()
     exchange = _Exchange(request.encoded(), result, _ENDLESS, lines.take)
@@ -241,7 +241,7 @@ class _Exchange(asyncio.Protocol):
         self._data += data
         try:
             is_whole = (self.status or self._read_head()) and self._read_body()
-        except (RequestFailed, OSError) as error:  # OSError: of the sink
+        except (RequestFailed, OSError) as error:  # OSError: raised by the sink
             self.result.set_exception(error)
             return
         if is_whole:
@@ -283,7 +283,7 @@ class _Exchange(asyncio.Protocol):
             raise RequestFailed(FailureKind.LARGE, text)
 
     def _read_body(self) -> bool:
-        """Pass on what has arrived; True: this was the last of it."""
+        """Pass on the data that has arrived; True: the body is complete."""
         while True:
             if self._left and self._data:
                 part = self._data[: self._left]
@@ -304,7 +304,7 @@ class _Exchange(asyncio.Protocol):
 
     def _chunk_size(self) -> int | None:
         """The size of the next chunk; None: it has not arrived yet."""
-        start = 2 if self._size else 0  # the line end of the chunk before
+        start = 2 if self._size else 0  # the line end of the previous chunk
         end = self._data.find(b"\r\n", start)
         if end < 0 and len(self._data) < 16:
             return None
@@ -316,7 +316,7 @@ class _Exchange(asyncio.Protocol):
 
 
 def reason(error: BaseException) -> str:
-    """Why a request failed, in a few words: those of the operating system if it gave any."""
+    """Why a request failed, in a few words; the message of the operating system if there is one."""
     inside = (each for each in error.args if isinstance(each, BaseException))
     cause = error.__cause__ or next(inside, error)
     text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Internal errors of mwatch, which are reported and survived while the training goes on, and its
-own use of CPU and memory.
+"""Internal errors of mwatch, which are reported without stopping the training, and the CPU and
+memory that mwatch uses.
 
-Each place is reported once: an error in every evaluation would be reported twice a second.
+Each source line is reported once; an error in every evaluation would be printed twice a second.
 """
 
 from __future__ import annotations
@@ -67,12 +67,15 @@ class OwnUse:
 
 _SWITCH_SECONDS = 0.001
 _OBJECTS = 50_000, 20, 50
-"""For `gc.set_threshold`."""
+"""Arguments of `gc.set_threshold`."""
 
 
 def tune_process() -> None:
-    """Thousands of pods live for days, so the garbage collector need not look at them often; the
-    thread that listens to them must not wait for the one that evaluates them."""
+    """Tune garbage collection, thread switching and open files for thousands of pods.
+
+    Objects of pods live for days, so the garbage collector need not scan them often. The thread
+    that receives from the pods must not wait for the one that evaluates them.
+    """
     gc.freeze()
     gc.set_threshold(*_OBJECTS)
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -80,9 +83,9 @@ def tune_process() -> None:
 
 
 def allow_open_files() -> None:
-    """As many as this process may ask for: each pod is one connection, and the usual limit of a
-    shell or of systemd is 1,024."""
+    """Raise the limit of open files to the hard limit: each pod takes one connection, and the usual
+    limit of a shell or of systemd is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(OSError, ValueError):  # a container may forbid it: the pods beyond it fail
+        with suppress(OSError, ValueError):  # a container may forbid it; pods beyond the limit fail
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

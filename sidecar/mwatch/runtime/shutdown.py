@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Signals that ask mwatch to end: as one event for a long-running process, or as one exception in
-the main thread of a run.
+"""Termination signals: as one event in a long-running process, or as one exception in the main
+thread of a run.
 
-The command has its own session and does not get them; mwatch ends it in order. A section that must
-not be interrupted (a process was started and is not recorded yet) holds the signals, which are
-raised at its end. A main thread that waits for a disk that does not answer sees no signal at all:
-`BlockedMainThread` takes it instead.
+The training command has its own session and does not receive these signals; mwatch ends it in
+order. A section that must not be interrupted (a process was started and is not recorded yet) holds
+the signals back, and they are raised at its end. A main thread that is blocked on an unresponsive
+disk receives no signal; `BlockedMainThread` handles it instead.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _END_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 @contextmanager
 def asked_to_end() -> Iterator[threading.Event]:
-    """Set by the first signal; a second one has no effect, as the exit is quick."""
+    """An event that the first signal sets; further ones have no effect, as the exit is quick."""
     asked = threading.Event()
 
     def came(number: int, frame: FrameType | None) -> None:
@@ -43,7 +43,7 @@ _INTERRUPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Not an Exception: no error handler may catch it."""
+    """Not an Exception, so that no error handler catches it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -51,7 +51,8 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interrupts:
-    """Signals that come before `begin` are raised by it: who catches them must be ready first."""
+    """Raises signals as exceptions from `begin` on, when the caller is ready to catch them; earlier
+    signals are raised by `begin` itself."""
 
     def __init__(self) -> None:
         self._holds = 1
@@ -62,7 +63,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Signals in between are raised at the end."""
+        """Hold signals back in the body and raise them at its end."""
         self._holds += 1
         try:
             yield
@@ -77,7 +78,7 @@ class Interrupts:
             raise Interrupted(number)
 
     def ignore(self) -> None:
-        """From now on the exit is under way, and signals are ignored."""
+        """Ignore further signals, because the exit is under way."""
         self._holds += 1
 
     def came(self, number: int, frame: FrameType | None = None) -> None:
@@ -89,7 +90,7 @@ class Interrupts:
 
 @contextmanager
 def interrupts() -> Iterator[Interrupts]:
-    """After `begin` each signal raises Interrupted; an ignored one (`nohup`) stays ignored."""
+    """After `begin`, a signal raises Interrupted; a signal that was ignored (`nohup`) stays so."""
     caught = Interrupts()
     if threading.current_thread() is not threading.main_thread():
         yield caught
@@ -112,10 +113,10 @@ _FUSE_WAIT = "request_wait_answer"
 
 
 class BlockedMainThread:
-    """While the main thread waits for a disk that does not answer, reports it once, and hands the
-    next signal to `end`, which must touch no disk.
+    """While the main thread is blocked on an unresponsive disk, reports it once, and passes the
+    next signal to `end`, which must not access the disk.
 
-    Such a signal stays pending for the whole process, and any thread may take it.
+    Such a signal stays pending for the process, so this thread can take it.
     """
 
     def __init__(self, report: Callable[[], None], end: Callable[[int], None]) -> None:
@@ -150,8 +151,9 @@ class BlockedMainThread:
                 self._end(taken.si_signo)
 
     def _disk_wait(self) -> str:
-        """What identifies the wait of the main thread; empty if it can run. The count of its
-        switches stays the same during one wait; one for FUSE is in state S until a signal comes."""
+        """Identifies the disk wait of the main thread by its count of context switches, which does
+        not change during one wait; empty if not blocked. A wait for FUSE is in state S until a
+        signal comes."""
         folder = Path(f"/proc/self/task/{os.getpid()}")
         try:
             status = (folder / "status").read_text("ascii", "replace")

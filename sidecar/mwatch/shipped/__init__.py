@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The files that mwatch is installed with: runbooks, alerts, dashboards, charts and RBAC.
+"""The files that are installed with mwatch: runbooks, alerts, dashboards, charts and RBAC.
 
-In the repository they lie in folders of their own at the top. `setup.py` copies them beside this
-module when it builds a wheel, so it imports the table below; only the standard library is used
-here. An editable installation reads them from the repository.
+In the repository they have their own top-level folders. `setup.py` imports the table below and
+copies the files next to this module when it builds a wheel, so this module uses only the standard
+library. An editable installation reads the files from the repository.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _KINDS: dict[Kind, tuple[str, tuple[str, ...]]] = {
     Kind.RBAC: ("manifests/rbac", ("*.yaml",)),
     Kind.RUNBOOKS: ("runbooks", ("*.md",)),
 }
-"""Folder from the root, and the files in it, by kind. Python files beside them generate them."""
+"""Folder below the root, and its files, by kind. The Python files beside them generate them."""
 _WRAPPER = PurePosixPath("mwatch/files/mwatch-run.pyz")
-"""In the charts: the wrapper, which the chart mwatch puts into a ConfigMap for training pods."""
+"""The wrapper, which the chart `mwatch` puts into a ConfigMap for training pods."""
 _HERE = Path(__file__).resolve().parent
 _REPOSITORY = _HERE.parents[2]
 
 
 def files(kind: Kind) -> dict[PurePosixPath, Path]:
-    """The files of a kind by their path in its folder; none if mwatch was copied without them."""
+    """The files of a kind, by path inside its folder; empty if mwatch was copied without them."""
     name, patterns = _KINDS[kind]
     folder = _HERE / name if (_HERE / name).is_dir() else _REPOSITORY / name
     found = {path for pattern in patterns for path in folder.glob(pattern) if path.is_file()}
@@ -45,7 +45,7 @@ def files(kind: Kind) -> dict[PurePosixPath, Path]:
 
 
 def contents(kind: Kind) -> dict[PurePosixPath, bytes]:
-    """The same as bytes, with what is built from the installed packages. Raises OSError."""
+    """Their contents, including files built from the installed packages. Raises OSError."""
     found = {name: path.read_bytes() for name, path in files(kind).items()}
     if found and kind is Kind.CHARTS:
         from mwatch_trainer import zipapp_build
@@ -55,7 +55,7 @@ def contents(kind: Kind) -> dict[PurePosixPath, bytes]:
 
 
 def copy_into(root: Path) -> None:
-    """Copy all of them from the repository to where an installed mwatch finds them."""
+    """Copy all files from the repository to where an installed mwatch looks for them."""
     for kind, (folder, _) in _KINDS.items():
         for name, path in files(kind).items():
             target = root / folder / name

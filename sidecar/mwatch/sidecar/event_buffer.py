@@ -1,13 +1,15 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers observations for clients that poll every few seconds, so that each gets every one once.
+"""Buffers observations for clients that poll every few seconds, and sends each of them once.
 
-It holds the newest few thousand observations; a client that was away for longer learns of a gap. A
-cursor names the life of the sidecar, a number, and the place in the log. A sidecar that restarted
-and lost its state learns from the cursor which lines the client already knows.
+The buffer holds the newest few thousand observations; an answer to a client that was away for
+longer has a gap, and says so. A cursor holds the identity ("life") of the sidecar, a number, and a
+place in the log. A sidecar that restarted and lost its state learns from the cursor which lines the
+client already has.
 
-How far the log was sent is also kept on the volume: a restarted sidecar reads the log from the
-start to know the run, but must not send those lines again, as a run that goes back looks restarted.
+How far the log was sent is also saved on the volume: a restarted sidecar reads the log from the
+start to rebuild its state, but must not send those lines again, because iterations that go back
+look like a restart of the training.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ class LogPlace(NamedTuple):
     """How far a log was sent."""
 
     file: int
-    """Its inode; 0 if nothing was printed yet."""
+    """Inode of the log; 0 if nothing was printed yet."""
     line: int
 
     def holds(self, other: LogPlace) -> bool:
         return 0 < other.line <= self.line and other.file == self.file
 
     def is_past(self, other: LogPlace) -> bool:
-        """Return whether it is further than `other`, as far as can be known."""
+        """Return whether it is further than `other`; another file counts as further."""
         return self.file != 0 and (self.file != other.file or self.line > other.line)
 
     def then(self, other: LogPlace) -> LogPlace:
@@ -54,10 +56,10 @@ NOWHERE = LogPlace(0, 0)
 
 class Cursor(NamedTuple):
     life: str
-    """Empty: any."""
+    """Identity of the sidecar, kept over restarts; empty matches any."""
     number: int
     start: str = ""
-    """The process of that life that issued it."""
+    """The process of that sidecar that issued the cursor."""
     place: LogPlace = NOWHERE
 
     def __str__(self) -> str:
@@ -89,12 +91,12 @@ def _whole(text: str) -> int | None:
 
 MAX_ENTRIES = 2048
 MAX_CHARACTERS = 4 << 20
-"""Of all texts in them, which bounds memory in a flood of tracebacks."""
+"""Limit for the texts of all entries, which bounds memory in a flood of tracebacks."""
 MAX_ANSWER_BYTES = 1 << 20
 _STATES = (Beat, Sign, StoredCheckpoints)
-"""Only the newest of these matters, and it is part of every snapshot."""
+"""Not buffered: only the newest of each matters, and every snapshot includes it."""
 _BLOCKS = (Arguments, Error)
-"""Complete at their last line, and numbered by their first."""
+"""Events of several lines: complete at the last line, and numbered by the first."""
 
 
 class _Entry:
@@ -109,9 +111,9 @@ class _Entry:
         self._body = b""
 
     def body(self, encode: Callable[[Observed], bytes]) -> bytes:
-        """Encoded when it is first requested; the larger object is then no longer needed."""
+        """Encode at the first request, and drop the object, which is larger."""
         observed = self._observed
-        if observed is not None:  # else it is encoded; two threads may both do it
+        if observed is not None:  # else already encoded; two threads may both do it
             self._body = encode(observed)
             self._observed = None
         return self._body
@@ -125,9 +127,9 @@ class EventPage(NamedTuple):
     cursor: str
     gap: bool
     after: int
-    """The last number that the client knows; 0 if none."""
+    """The last number that the client already has; 0 if none."""
     reached: int = 0
-    """The last number that it knows with this."""
+    """The last number that the client has after this page."""
 
 
 class EventBuffer:
@@ -139,8 +141,8 @@ class EventBuffer:
         newest: int = 0,
         place: LogPlace = NOWHERE,
     ) -> None:
-        """`life` names the sidecar, in letters and digits. `newest`: the last number before it was
-        restarted. `place`: how far the log was sent then."""
+        """`life`: identity of the sidecar, in letters and digits. `newest`: the last number issued
+        before a restart. `place`: how far the log was sent by then."""
         self._life = life
         self._start = secrets.token_hex(3)
         self._before = newest
@@ -149,7 +151,7 @@ class EventBuffer:
         self._characters = 0
         self._lock = threading.Lock()
         self._newest = newest
-        """Includes changes of parts that are sent as a whole."""
+        """Also counts changes of parts, which are sent whole."""
         self._place = place
         self._lost = newest
         self._lost_place = place
@@ -173,13 +175,13 @@ class EventBuffer:
         return self._newest
 
     def mark(self) -> int:
-        """Number a change that is sent as a whole."""
+        """Assign a number to a change of a part, which is sent whole."""
         with self._lock:
             self._newest += 1
             return self._newest
 
     def after(self, cursor: str) -> EventPage:
-        """Return what comes after a cursor, oldest first, within the size of an answer."""
+        """Return the events after a cursor, oldest first, up to the size limit of an answer."""
         known = read_cursor(cursor)
         with self._lock:
             is_known = not cursor or (known is not None and self._is_ours(known))
@@ -187,7 +189,7 @@ class EventBuffer:
             chosen, known_place = self._later(after)
             newest, place = self._newest, self._place
             gap = after < self._lost or not is_known
-        # The client may know more of this log than this process has read again.
+        # After a restart, the client may have more of this log than this process has read again.
         ahead = known.place if known is not None and known.place.is_past(known_place) else NOWHERE
         unknown = (each for each in reversed(chosen) if not each.is_known_at(ahead))
         bodies, last = self._bodies(unknown)
@@ -215,7 +217,7 @@ class EventBuffer:
         return chosen, self._lost_place
 
     def _bodies(self, chosen: Iterable[_Entry]) -> tuple[list[bytes], _Entry | None]:
-        """Encode entries; also return the last one if there are more than fit."""
+        """Encode entries; also return the last one that fits, if some do not."""
         bodies: list[bytes] = []
         size, last = 0, None
         for entry in chosen:
@@ -229,7 +231,7 @@ class EventBuffer:
 
     def _is_ours(self, cursor: Cursor) -> bool:
         """Return whether this buffer issued the cursor. A process that was killed may have issued
-        numbers that it could not save, and that mean something else now."""
+        numbers that it did not save, and that have been assigned again since."""
         is_ours = not cursor.start or cursor.start == self._start
         limit = self._newest if is_ours else self._before
         return cursor.life in ("", self._life) and cursor.number <= limit
@@ -243,7 +245,7 @@ class BufferCursor(NamedTuple):
     life: str
     newest: int
     file: int
-    """The inode of the log; 0 if there was none."""
+    """Inode of the log; 0 if there was none."""
     line: int
 
 
@@ -252,12 +254,12 @@ class CursorFile:
         self._path = str(volume / NAME)
         self._last = self._load() or BufferCursor(secrets.token_hex(6), 0, 0, 0)
         self.began = self._last
-        """Where the process before this one ended."""
+        """The last cursor that the previous process saved."""
         self._line = self._last.line
         self._is_old = self._last.file != 0
 
     def is_old(self, observed: Observed, file: int) -> bool:
-        """Return whether an earlier process has sent it; `file` is the current log."""
+        """Return whether an earlier process sent `observed`; `file` is the inode of the log."""
         line = getattr(observed.what, "line", 0)
         if not line:
             return False
@@ -268,7 +270,7 @@ class CursorFile:
         return is_old
 
     def keep(self, newest: int, file: int) -> None:
-        """Save the cursor; if the disk is full the last one stays, and lines may be sent twice."""
+        """Save the cursor. If the disk is full the last one stays, and lines may be sent twice."""
         if self._is_old or newest == self._last.newest:
             return
         cursor = BufferCursor(self.began.life, newest, file, self._line)

@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots for a controller that waits for change: `/v1/snapshot?follow=SECONDS`, one a line.
+"""Streams snapshots to a controller: `/v1/snapshot?follow=SECONDS`, one per line.
 
-A line comes at once when something happened that a decision could depend on, else with that period,
-or after the next evaluation if the controller sends a newline: before it restarts a job it wants
-to hear of every pod once more.
-While nothing but time has passed it is *steady*: the records of the ranks alone, and all else is as
-the last whole one said. A pod whose state flickers is limited to the period: it must not cost more
-than one that is polled.
+A line is sent at once when something changed that a decision could depend on. Otherwise one is sent
+per period, or after the next evaluation if the controller sends a newline: before it restarts a
+job, it requests one more snapshot from every pod.
+
+If nothing but time has passed, the line is *steady*: it has only the records of the ranks, and
+everything else is as in the last whole line. A pod whose state flickers is limited to the period:
+it must not cost more than one that is polled.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
     from mwatch.sidecar.server import Evaluated, SnapshotPage
 
 MAX_FOLLOWERS = 4
-"""Controllers and their standbys; whoever comes later gets one line, and may poll."""
+"""Enough for controllers and their standbys; further clients get one line, and may poll."""
 STREAM_SECONDS = 600.0
 WHOLE_SECONDS = 120.0
-"""Readings of GPUs, network cards and storage are no older than this."""
+"""Longest time between whole lines: limits the age of GPU, network card and storage readings."""
 URGENT = (AttemptStart, Error, Exit, Fault, Phase, ProcessExit, SourceStatusChange)
 _PERIODS = 0.1, 60.0
 _MOST_URGENT = 4
@@ -42,7 +43,7 @@ _PERIOD = re.compile(r"[0-9]{1,4}(\.[0-9]{1,3})?", re.ASCII)
 
 
 def follow_seconds(text: str) -> float | None:
-    """The period that was asked for, within limits; None: not asked for."""
+    """Return the requested period, clamped to the limits; None if none was requested."""
     if _PERIOD.fullmatch(text) is None:
         return None
     least, most = _PERIODS
@@ -50,7 +51,7 @@ def follow_seconds(text: str) -> float | None:
 
 
 def is_limited(urgent: deque[float], now: float) -> bool:
-    """`urgent`: when the last lines before their time were sent."""
+    """Return whether early lines have reached their limit; `urgent`: times of the last ones."""
     return len(urgent) == urgent.maxlen and now - urgent[0] < _URGENT_SECONDS
 
 
@@ -76,7 +77,7 @@ class Followers:
         self._turned = threading.Condition()
 
     def turn(self) -> None:
-        """There is a new evaluation."""
+        """Wake the streams after a new evaluation."""
         with self._turned:
             self._turned.notify_all()
 
@@ -113,9 +114,9 @@ class Followers:
                 send(body + b"\n")
                 sent = _Sent(material, reached, now)
                 if reached < newest:
-                    continue  # there is more than fits into one answer
-            # A line before its time does not delay the next: what stops all pods at one moment must
-            # not make all of them report at one moment from then on.
+                    continue  # more events than fit into one answer
+            # An early line does not shift the next periodic one: an event that stops all pods at
+            # once must not make all of them report at the same moment from then on.
             reason = self._wait(sent.material, due, urgent, was_asked)
             if reason is _Reason.CHANGED:
                 urgent.append(self._clock())
@@ -125,9 +126,9 @@ class Followers:
     def _wait(
         self, material: Any, due: float, urgent: deque[float], was_asked: Callable[[], bool]
     ) -> _Reason:
-        """Until there is a reason for the next line."""
+        """Wait for a reason to send the next line, and return it."""
         while (left := due - self._clock()) > 0:
-            with self._turned:  # a turn between the look and the wait is not missed
+            with self._turned:  # else a turn after the check could be missed
                 if not is_limited(urgent, self._clock()) and self._page.material() != material:
                     return _Reason.CHANGED
                 if not self._turned.wait(left):
@@ -138,7 +139,7 @@ class Followers:
 
 
 def material(evaluated: Evaluated) -> tuple[Any, ...]:
-    """What a decision could depend on, apart from the passing of time and of iterations."""
+    """Return all that a decision could depend on, except time and iterations."""
     snapshot, decision = evaluated.snapshot, evaluated.snapshot.decision
     oldest = snapshot.at - REPORTED_SECONDS
     return (

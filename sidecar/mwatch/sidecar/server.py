@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Serves the pages of a sidecar, and makes evidence and restarts in place for HTTP clients.
+"""Serves the pages of a sidecar, and collects evidence and restarts in place for HTTP clients.
 
-`/v1/snapshot` is what the controller reads of this pod. Its JSON is encoded at the first request
-and kept until the next evaluation. Parts that rarely change (wrapper, checkpoint folder, mounts)
-are sent only if they have changed since the client's cursor. Secrets are removed from each text.
+The controller reads `/v1/snapshot` of each pod. Its JSON is encoded at the first request and kept
+until the next evaluation. Parts that rarely change (wrapper, checkpoint folder, mounts) are sent
+only if they have changed since the client's cursor. Secrets are removed from all text.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Evaluated(NamedTuple):
     signs: Sequence[SignSeen]
     progressed: Mapping[int, float] = {}
     step_seconds: float | None = None
-    """Of a slow step."""
+    """Duration of a slow step (99th percentile)."""
     unwatched: str | None = None
     """Why the trainer runs without the wrapper."""
 
@@ -91,7 +91,7 @@ class SnapshotPage:
         self._made: tuple[Evaluated, bytes] | None = None
         self._parts: dict[str, _Part] = {}
         self._stored: Observed | None = None
-        """The newest content of the save folder; the part has the time of the last change."""
+        """The newest listing of the save folder; the part has the time of its last change."""
         self.ring = EventBuffer(life, _encoded, newest=newest, place=place)
         self._urgent = 0
         self.followers = Followers(self)
@@ -130,7 +130,7 @@ class SnapshotPage:
         return self._urgent, parts, *material(self._evaluated)
 
     def steady(self, cursor: str) -> bytes:
-        """All that is new if nothing but time has passed; see `mwatch.sidecar.follow`."""
+        """Return what is new if nothing but time has passed; see `mwatch.sidecar.follow`."""
         evaluated = self._evaluated
         assert evaluated is not None
         snapshot, clock = evaluated.snapshot, self._clock()
@@ -149,7 +149,7 @@ class SnapshotPage:
         return self.whole(after)[0]
 
     def whole(self, after: str) -> tuple[bytes, str, int]:
-        """The answer, its cursor, and the number of the last event in it."""
+        """Return the answer, its cursor, and the number of the last event in it."""
         evaluated = self._evaluated
         if evaluated is None:
             return EMPTY, after, 0
@@ -239,7 +239,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def _bounded(observed: Observed) -> dict[str, Any]:
-    """Keep the newest: a controller never chooses older ones."""
+    """Keep only the newest checkpoints: a controller never chooses older ones."""
     what = observed.what
     assert isinstance(what, StoredCheckpoints)
     newest = sorted(what.checkpoints, key=lambda each: each.iteration)[-MAX_CHECKPOINTS:]
@@ -247,7 +247,7 @@ def _bounded(observed: Observed) -> dict[str, Any]:
 
 
 def _on_our_clock(wrapper: WrapperState, drift: float) -> WrapperState:
-    """Correct the times of the wall clock, which may have been set since the start."""
+    """Correct times of the wall clock, which may have been set since this process started."""
     end = wrapper.exit
     moved = None if end is None else structs.replace(end, at=end.at - drift)
     return structs.replace(wrapper, started_at=wrapper.started_at - drift, exit=moved)
@@ -304,7 +304,7 @@ class SidecarServer:
         return self._server.failures
 
     def keep_file(self) -> str | None:
-        """Write the file if it is missing, now and then; return a new problem."""
+        """Write the file if it is missing, checking every 10 s; return a new problem."""
         now = time.monotonic()
         if now < self._keep_at:
             return None
@@ -326,7 +326,7 @@ class SidecarServer:
             contract.write_json(str(self._path), self._document)
             self._is_written, self._problem = True, None
         except FileNotFoundError:
-            self._is_written, self._problem = False, None  # there is no volume yet
+            self._is_written, self._problem = False, None  # the volume does not exist yet
         except OSError as error:
             self._problem = f"cannot write {self._path}: {error.strerror or error}"
 
@@ -337,17 +337,17 @@ def _bound(settings: SidecarSettings, pages: Pages) -> Server:
     except OSError:
         if settings.host != DEFAULT_HOST:
             raise
-    return Server(pages, port=settings.port, host=_IPV4)  # there is no IPv6 here
+    return Server(pages, port=settings.port, host=_IPV4)  # this host has no IPv6
 
 
 _CAUSE = "asked"
-"""In place of the cause, in the id of a bundle."""
+"""Used in the id of a requested bundle, in place of a cause."""
 _LIST_SECONDS = 5.0
 _MAX_MANIFEST_BYTES = 1 << 20
 
 
 class EvidenceApi:
-    """Makes one bundle at a time: a request while one is being made gets that one.
+    """Collects one bundle at a time; a request that arrives meanwhile gets that one.
 
     A bundle is finished when its manifest exists, which is written last.
     """
@@ -393,8 +393,8 @@ class EvidenceApi:
         return None if folder is None else _manifest(folder)
 
     def listing(self) -> list[Mapping[str, Any]]:
-        """Return names and sizes, oldest first. It needs no token: so it is cached, and only one
-        request waits for storage that hangs."""
+        """Return names and sizes, oldest first. No token is needed, so the list is cached, and
+        only one request waits for storage that hangs."""
         if self._listing.acquire(blocking=False):
             try:
                 if time.monotonic() - self._listed_at >= _LIST_SECONDS:
@@ -435,7 +435,7 @@ def ask_wrapper_to_restart(
     """Ask the wrapper to end its trainer and start the next attempt in the same pod.
 
     The wrapper decides: only in act mode, only for the named attempt, and only once. `is_check`:
-    only ask whether it could be done.
+    only ask whether a restart is possible.
     """
     request: dict[str, Any] = {
         "op": "restart",
@@ -458,7 +458,7 @@ def ask_wrapper_to_restart(
             text = f"attempt {order.attempt} was asked to restart before"
             return RestartAnswer(RestartOutcome.ALREADY, text, attempt)
         return RestartAnswer(RestartOutcome.ACCEPTED, attempt=attempt)
-    # There is no kind if there is no wrapper.
+    # Without a wrapper, the answer has no kind.
     outcome = _KINDS.get(str(answer.get("kind")), RestartOutcome.UNREACHABLE)
     return RestartAnswer(outcome, str(answer.get("error"))[:500], attempt)
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mwatch sidecar`: watches one training pod from the container beside it, for months.
 
-One loop, once a second: read what is new, evaluate, export. It changes nothing about the training
-and survives any failure of the volume, the wrapper, the clock, the disk or itself; only a signal
-ends it. What it cannot see it reports: in its output, in `mwatch_source_up` and in `mwatch_blind`.
+One loop, once a second: read what is new, evaluate, export. It does not affect the training, and
+survives any failure of the volume, the wrapper, the clock, the disk or itself; only a signal ends
+it. Sources that cannot be read are reported in its output, `mwatch_source_up` and `mwatch_blind`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class PodWatch:
 
 
 class SidecarRecord(RunRecorder):
-    """Writes no report: the controller, which sees all pods, does. Keeps one for the page."""
+    """Keeps a report for the page only; the controller, which reads all pods, writes reports."""
 
     def __init__(
         self, engine: Engine, observe: Callable[[Observed], None], page: LivePage | None = None
@@ -117,7 +117,7 @@ class SidecarRecord(RunRecorder):
 
     @property
     def _recorder(self) -> ReportRecorder:
-        """Made when there is something to record: it takes time to load."""
+        """Created when there is something to record, because the import is slow."""
         if self._kept is None:
             from mwatch.report.recorder import ReportRecorder
 
@@ -131,8 +131,8 @@ _LASTING_SECONDS = 3.0
 class SourceChanges:
     """Reports each source that is found or lost, once per change.
 
-    A source that was never there is not lost, and neither is one that is gone only for a moment: a
-    file may be replaced while it is read.
+    A source that never existed is not lost, and neither is one that is missing only for a moment:
+    a file may be replaced while it is read.
     """
 
     def __init__(self) -> None:
@@ -156,16 +156,17 @@ class SourceChanges:
 TICK_SECONDS = 1.0
 MAX_INCIDENTS = 16
 MAX_BYTES = 128 << 20
-"""Of all evidence on the volume: a full volume would kill the trainer."""
+"""Limit for all evidence on the volume: a full volume would kill the trainer."""
 LAST_SECONDS = 15.0
-"""After the end of the last attempt: time for a scrape or three polls of a controller."""
+"""Stay this long after the last attempt: for a scrape or three polls of a controller."""
 _AGAIN_SECONDS = 330.0
-"""Kubernetes waits up to 300 s before it starts a container again."""
+"""Stay this long if the container may restart: Kubernetes waits up to 300 s before that."""
 _UNKNOWN_END_SECONDS = 1800.0
-"""A pod without its sidecar is not ready, and its ranks may not find each other."""
+"""Stay this long if it is unknown whether the command still runs: a pod without its sidecar is not
+ready, and its ranks may not find each other."""
 _DRAIN_SECONDS = 0.3
 _PAGE_SHARE = 0.001
-"""Of a core, for the charts of an open page, and as much for the rest of it."""
+"""Share of a core for the charts of an open page, and the same for the rest of it."""
 
 
 class _Places:
@@ -175,7 +176,7 @@ class _Places:
 
 
 def run(settings: SidecarSettings, view: RunObserver) -> int:
-    """Run until a signal; InputError for invalid settings."""
+    """Run until a signal; raise InputError if settings are invalid."""
     thresholds = load_policy(settings.policy)
     with asked_to_end() as asked, ExitStack() as stack:
         sidecar = Sidecar(settings, thresholds, SafeObserver(view))
@@ -253,7 +254,7 @@ class Sidecar:
                 self._view.noted(problem)
 
     def is_over(self) -> bool:
-        """Return whether the last attempt of this pod ended, and clients had time to see that."""
+        """Return whether the last attempt of this pod ended, and clients had time to read that."""
         lasts = self._last_seconds() if self._settings.until_final else None
         if lasts is None:
             self._final_at = None
@@ -264,7 +265,7 @@ class Sidecar:
         return time.monotonic() - self._final_at >= lasts
 
     def _last_seconds(self) -> float | None:
-        """How long to stay after what happened in the pod; None: an attempt runs or may follow."""
+        """Return how long to stay after the end; None if an attempt runs or may follow."""
         wrapper, unwatched = self.live.wrapper, self.live.unwatched
         if unwatched is None:
             return LAST_SECONDS if wrapper is not None and wrapper.is_final else None

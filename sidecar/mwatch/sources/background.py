@@ -3,7 +3,7 @@
 """Reads sources without ever blocking the loop, and reports when a source is lost or found.
 
 A network file system that has lost its server blocks every thread that touches it, and neither a
-signal nor a time limit frees that thread. So each such source is read in a daemon thread.
+signal nor a time limit frees that thread. So each source that may hang is read in a daemon thread.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ class BackgroundCall(Generic[T]):
         return True
 
     def wait(self, seconds: float) -> bool:
-        """Return whether no call is running any more."""
+        """Wait for the running call; return whether it has ended."""
         return self._done.wait(seconds)
 
     def take(self) -> Reading[T] | None:
-        """Return the answer, once; None if there is none yet and the call is not late."""
+        """Return the answer, once; None if there is none yet and the call is within its limit."""
         if self.is_busy:
             waited = self._clock() - self._since
             return Failed(f"no answer for {waited:.0f} s") if waited > self._limit else None
@@ -76,9 +76,9 @@ class BackgroundCall(Generic[T]):
 
 
 class BackgroundSource:
-    """A source that `poll` reads in a thread, every `period` seconds; each result is given once.
+    """A source that `poll` reads in a thread, every `period` seconds; each result is returned once.
 
-    A failed poll stays the reading until the next one ends.
+    After a failed poll, the failure is returned until the next poll ends.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class BackgroundSource:
         return reading
 
     def read_now(self, seconds: float) -> Reading[Observations]:
-        """Wait for a new poll, at most so long; one under way may have missed the last change."""
+        """Wait up to `seconds` for a new poll; one under way may have missed the last change."""
         until = self._clock() + seconds
         if self._call.wait(seconds):
             self._start()
@@ -116,7 +116,7 @@ class BackgroundSource:
         return self._take()
 
     def poll_soon(self) -> None:
-        """Make the next poll due; from any thread."""
+        """Make the next poll due now; may be called from any thread."""
         self._next_at = self._clock()
 
     def _take(self) -> Reading[Observations]:
@@ -131,7 +131,7 @@ class BackgroundSource:
 
 
 class MonitoredSource:
-    """A source whose loss and recovery is an observation too, once at each change."""
+    """A source whose loss and recovery are observations too, once per change."""
 
     def __init__(self, name: str, stream: str, read: Read, kind: Source | None = None) -> None:
         """`kind` is None for a source that no detector depends on (the wrapper's state)."""
@@ -158,7 +158,7 @@ class MonitoredSource:
                 return error
 
     def poll(self, now: float) -> list[Observed]:
-        """Return what is new; `now` is wall time."""
+        """Return new observations; `now` is wall time."""
         self.reading = self._read()
         observed: list[Observed] = []
         was_never_there = self._reported is None and isinstance(self.reading, Absent)

@@ -3,9 +3,9 @@
 """Lists the checkpoints of the save folder and which are complete, and reads its timeline file.
 
 `mwatch_trainer.checkpoint.listing` verifies a checkpoint. Here each one is verified once and then
-recognised by the times of its folder and of the files written last. An incomplete one is verified
-again at growing intervals, and no longer once it has not changed for a while: a tree of terabytes
-is not walked for ever.
+recognised by the timestamps of its folder and of the files written last. An incomplete one is
+verified again at growing intervals, until it has not changed for a while, so that a tree of
+terabytes is not walked forever.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ Mark = tuple[object, ...]
 class _Known(NamedTuple):
     mark: Mark
     tracker: Mark | None
-    """The trainer's tracker file when it first named this one: a second save of the same iteration
-    rewrites it."""
+    """Stamp of the trainer's tracker file when it first named this checkpoint: a second save of the
+    same iteration rewrites the file."""
     checkpoint: ListedCheckpoint | None
     again_at: float | None
-    """When an incomplete one is verified again; None: never."""
+    """When an incomplete checkpoint is verified again; None: never."""
     pause: float
 
 
@@ -129,7 +129,7 @@ class CheckpointDir(BackgroundSource):
 
 
 def _mark(folder: str, name: CheckpointName) -> Mark:
-    """Return what changes, and is cheap to read, when something relevant was written."""
+    """Return stamps that are cheap to read and change when something relevant is written."""
     if name.files:
         return tuple(_stamp(os.path.join(folder, file)) for file in name.files)
     inside = os.path.join(folder, name.name)
@@ -148,7 +148,7 @@ class SavedTimeline(NamedTuple):
     timeline: Timeline | None
     problem: str | None = None
     is_broken: bool = False
-    """Then it may have marked the newest checkpoint as abandoned."""
+    """The file is unreadable; it may have marked the newest checkpoint as abandoned."""
 
 
 def find(folder: str) -> SavedTimeline:

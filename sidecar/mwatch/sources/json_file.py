@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads JSON files of the shared volume that other processes replace about once a second.
+"""Reads JSON files on the shared volume that other processes replace about once a second.
 
 Writers rename a new file over the old one, so a file with the same inode, time and size has not
 changed, and checking it costs one `stat`. The age of a sample is taken from the monotonic clock,
@@ -50,7 +50,8 @@ class JsonFile:
 
 
 STALE_SECONDS = 45.0
-"""The sampler writes once a second, and at most 30 s apart where sampling is expensive."""
+"""Age from which a sample is stale: the sampler writes once a second, and at most 30 s apart where
+sampling is expensive."""
 _AHEAD_SECONDS = 1.0
 
 
@@ -62,7 +63,7 @@ class FileSample(NamedTuple):
 
 
 class NodeFile:
-    """A file of node facts; a stale one is a failure."""
+    """A file of facts about the node; a stale one reads as Failed."""
 
     def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = JsonFile(path)
@@ -91,7 +92,7 @@ class NodeFile:
 
 
 def number(value: object) -> float | None:
-    """Return a finite number, or None: a file of another release may hold anything."""
+    """Return a finite number, or None: a file of another release may contain any value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if math.isfinite(value) else None

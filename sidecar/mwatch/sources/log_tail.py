@@ -20,7 +20,7 @@ _FINGERPRINT = 256
 
 
 class Poll(NamedTuple):
-    """New bytes; `restarted` if they are the start of another or a rewritten file."""
+    """New bytes; `restarted` if they are the start of another file or of a rewritten one."""
 
     data: bytes
     restarted: bool = False
@@ -36,15 +36,15 @@ class LogTail:
         self._opens = 0
         self._begin: tuple[int, int] | None = None
         self.skipped_lines = 0
-        """Lines before the place where reading of the first file started."""
+        """Number of lines skipped at the start of the first file."""
 
     @property
     def file(self) -> int:
-        """The inode of the file that is read; 0 if there was none yet."""
+        """Inode of the file being read; 0 if there was none yet."""
         return 0 if self._inode is None else self._inode[1]
 
     def begin_at(self, inode: int, offset: int) -> None:
-        """Before the first poll: skip this much if the first file has this inode."""
+        """Skip `offset` bytes if the first file has this inode; call before the first poll."""
         self._begin = inode, offset
 
     def poll(self) -> Poll:

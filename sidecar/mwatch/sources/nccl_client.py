@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Client of NCCL's RAS service over TCP: one request, one answer, bounded in time and bytes.
+"""Client for NCCL's RAS service over TCP: one request, one answer, bounded in time and bytes.
 
-Every process of the pod listens at the same address and the kernel picks one of them. It may pick
-a stopped process, which never answers; then the client connects again.
+Every process of the pod listens on the same address, and the kernel picks one for a connection. It
+may pick a stopped process, which never answers; then the client connects again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 DEFAULT_ADDRESS = ("localhost", 28028)
 ADDRESS_VARIABLE = "NCCL_RAS_ADDR"
 MAX_BYTES = 16 << 20
-"""About 30,000 ranks of communicators as JSON."""
+"""Limit of an answer: about 30,000 ranks of communicators as JSON."""
 _MAX_LINE = 4096
 _GREETING_SECONDS = 1.0
 _TRIES = 6
@@ -47,7 +47,7 @@ def address_of(environ: Mapping[str, str]) -> Address:
 class RasText(NamedTuple):
     text: str
     is_whole: bool
-    """The server closed the connection, which ends an answer."""
+    """Whether the server closed the connection, which marks the end of an answer."""
     is_too_long: bool = False
 
 

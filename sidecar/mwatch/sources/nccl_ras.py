@@ -2,16 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Polls NCCL's RAS service (2.24 and newer) and reports whether collectives still make progress.
 
-Any process of the pod answers for the whole job, by asking all others. Polling has brought trainers
-down: while communicators are created (nccl #1669, #1718, #2346) and, before 2.29.2, when a rank is
-missing (#1762). So the service is polled only after it has been up for a while and the job has
-settled; versions before 2.29.2 only while the job is silent, and not once a rank was missing. Text
-is requested only where JSON is not supported. The greeting itself is harmless.
+Any process of the pod answers for the whole job, by querying all others. Polling has brought
+trainers down: while communicators are created (nccl #1669, #1718, #2346) and, before 2.29.2, when a
+rank is missing (#1762). So the service is polled only after it has been up for a while and the job
+has settled; versions before 2.29.2 only while the job is silent, and not once a rank was missing.
+Text is requested only where JSON is not supported. The greeting itself is harmless.
 
-One answer proves little: ranks of a healthy job differ at most moments, and ranks that hang inside
-a collective are all equal. So a stall is reported only after three answers with the same counts,
-and after twice the time that the counts of this job usually stand still. Collectives inside CUDA
-graphs are not counted.
+One answer proves little: the counts of a healthy job's ranks differ most of the time, and those of
+ranks that hang inside a collective are all equal. So a stall is reported only after three answers
+with the same counts, and after twice the time for which the counts of this job usually stand still.
+Collectives inside CUDA graphs are not counted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_NAMED = 8
 class Names:
     """Maps ranks of a communicator to global ranks.
 
-    RAS numbers ranks inside a communicator, which are global ranks only where it is as large as the
+    RAS numbers ranks within a communicator; these are global ranks only if it is as large as the
     world. In a smaller one a rank is found by its process, if the answer names processes (JSON).
     """
 
@@ -82,9 +82,9 @@ def last_ones(names: Names, unequal: Iterable[Communicator]) -> dict[int, str]:
 LASTING_ANSWERS = 3
 _LEAST_SECONDS = 15.0
 _UNPROVEN_SECONDS = 60.0
-"""For counts that never moved: the collectives may be rare."""
+"""Limit for counts that never moved: the collectives may be rare."""
 _GAP_SECONDS = 180.0
-"""After a longer gap between answers, a change may be old."""
+"""After a longer gap between answers, the time of a change is unknown."""
 _STILLS = 32
 _USUAL_SHARE = 0.9
 _STILL_FACTOR = 2.0
@@ -100,11 +100,11 @@ class RasReport(NamedTuple):
     nccl: Nccl
     signs: tuple[Sign, ...]
     is_calm: bool
-    """The counts move or are not reported, and no rank is missing."""
+    """Whether the counts move or none are reported, and no rank is missing."""
 
 
 class RasCounts:
-    """Successive answers of one job; another job needs a new object."""
+    """Compares successive answers of one job; another job needs a new object."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
@@ -208,7 +208,7 @@ class RasCounts:
 
     def _gone(self, names: Names, answer: RasAnswer) -> list[Sign]:
         """Report each dead rank once, and only if no collective was begun since the last answer:
-        RAS never takes it back, and uses another network than the job, which may go on."""
+        RAS never revokes a death, and uses another network than the job, which may still run."""
         found: list[Sign] = []
         for each in answer.reported:
             for lost in each.missing:
@@ -221,7 +221,7 @@ class RasCounts:
 
 
 def missing_ranks(answer: RasAnswer) -> int:
-    """Count the missing ranks: each is in several communicators and not always named."""
+    """Count the missing ranks: each may be in several communicators, and is not always named."""
     named = {lost.process for each in answer.reported for lost in each.missing if lost.process}
     return max([len(named), *(each.missing_count for each in answer.reported)])
 
@@ -240,13 +240,13 @@ def _operations(answer: RasAnswer) -> int | None:
 
 PERIOD_SECONDS = 15.0
 SOON_SECONDS = 10.0
-"""While the counts stand still or a rank is missing; never more often."""
+"""Shortest period: used while the counts stand still or a rank is missing."""
 MOST_SECONDS = 60.0
 _PER_NODE_SECONDS = 0.5
-"""Each poll reaches all processes of the job, and the sidecar of each pod may poll."""
+"""Least period per node: a poll reaches all processes of the job, and each sidecar may poll."""
 _SOON_PER_NODE_SECONDS = 0.125
 _TOO_LONG_SECONDS = 600.0
-"""Until the next poll of a job whose answer is too large to hold."""
+"""Period for a job whose answer is too large to hold."""
 _JITTER = 0.2
 SETTLE_SECONDS = 120.0
 POLL_SECONDS = 12.0
@@ -277,7 +277,7 @@ class NcclRas(BackgroundSource):
         wall: Callable[[], float] = time.time,
     ) -> None:
         """`is_settled`: the attempt is past its first steps and creates no communicators.
-        `is_silent`: its progress is overdue. `is_asker`: this pod polls for the whole job."""
+        `is_silent`: the progress of the job is overdue. `is_asker`: this pod polls for the job."""
         super().__init__(
             "mwatch-nccl-ras",
             self._poll,
@@ -304,8 +304,8 @@ class NcclRas(BackgroundSource):
         return self._nccl if self.is_up else None
 
     def raw(self, seconds: float) -> str:
-        """Wait for a new answer and return it unparsed, for evidence. OSError if there is none:
-        no process listens, it takes too long, or polling would endanger the job."""
+        """Wait for a new answer and return it unparsed, for evidence. Raise OSError if no process
+        listens, if it takes too long, or if polling would endanger the job."""
         gather = max(1, int(seconds) - _EXTRA_SECONDS - 1)
         try:
             with RasLink(self._address, seconds, self._clock) as link:

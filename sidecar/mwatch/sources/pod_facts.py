@@ -4,7 +4,7 @@
 
 The data paths come from the command line, or from the argument block that the trainer prints. They
 are checked rarely and in a thread, because they are on network file systems. A folder that is
-mounted only in the training container is reported as not visible, not as missing.
+mounted only in the training container is reported as unobservable, not as missing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mwatch.sources.background import BackgroundCall
 
 PERIOD_SECONDS = 300.0
 SOON_SECONDS = 30.0
-"""While a folder does not exist yet: the first save creates it."""
+"""Period while a folder does not exist yet: the first save creates it."""
 LIMIT_SECONDS = 30.0
 MAX_PREFIXES = 64
 MAX_MOUNTS = 16
@@ -42,7 +42,7 @@ class PodFactsSource:
         mountinfo: str = "/proc/self/mountinfo",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`prefixes`: of data files; `tracker`: the newest checkpoint by the trainer's tracker."""
+        """`prefixes`: of data files; `tracker`: the newest checkpoint named by the tracker file."""
         self._prefixes = tuple(prefixes)
         self._save = save
         self._tracker = tracker
@@ -56,7 +56,7 @@ class PodFactsSource:
 
     @property
     def facts(self) -> PodFacts | None:
-        """As of the last check, which may be minutes old; starts the next one when it is due."""
+        """Results of the last check, maybe minutes old; starts the next one when it is due."""
         answer = self._call.take()
         if isinstance(answer, Ok):
             self._facts = answer.value
@@ -91,7 +91,7 @@ def data_prefixes(argv: Sequence[str]) -> tuple[str, ...]:
 
 
 def printed_prefixes(extra: Mapping[str, object]) -> tuple[str, ...]:
-    """Return the paths in an argument block: `['0.3', '/d/a', '0.7', '/d/b']`, possibly cut."""
+    """Return the paths in an argument block: `['0.3', '/d/a', '0.7', '/d/b']`, maybe cut."""
     found: dict[str, None] = {}
     for flag in _DATA_FLAGS:
         text = extra.get(flag[2:].replace("-", "_"))

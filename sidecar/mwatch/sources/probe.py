@@ -3,12 +3,12 @@
 """Reads the records of the probes (`probe/rank-N`): what each rank of this pod is doing.
 
 The age of a record is taken from the monotonic clock, which the containers of a pod share. A record
-that lies ahead of it (from before a reboot, or from a sandbox with a clock of its own) is aged from
-when it was last seen to change, and counts only after it has changed.
+that is ahead of it (from before a reboot, or from a sandbox with its own clock) is aged from when
+it was last seen to change, and counts only after it has changed.
 
 Only records of the newest start of the ranks count: records of an older attempt, or from before
-torchrun restarted its workers, stay until their rank writes again. A record that stands still gives
-no Beat: the rank may be stopped, hold the GIL or be gone.
+torchrun restarted its workers, remain until their rank writes again. A record that does not change
+yields no Beat: the rank may be stopped, hold the GIL or have exited.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from mwatch_trainer.probe.record_file import SIZE, ProbeRecord, unpack
 GAP_SECONDS = 5.0
 _KNOWN = frozenset({"collective", "data", "compute", *(phase.value for phase in JobPhase)})
 _UNKNOWN = "unknown"
-"""Includes phases of another release: label values are bounded."""
+"""Also for phases of another release, because label values must be bounded."""
 
 
 class RankSeconds:
     """Seconds that the main thread of each rank spent in each phase.
 
-    The time since the record before is booked to the phase of the new one. A longer gap is booked
-    to no phase: the process was stopped or held the GIL.
+    The time since the previous record is attributed to the phase of the new one. A gap of more than
+    `GAP_SECONDS` is attributed to no phase: the process was stopped or held the GIL.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class RankSeconds:
         self._spent: dict[int, dict[str, float]] = {}
 
     def add(self, beats: Iterable[tuple[Beat, float]]) -> None:
-        """Book new records, each with the time at which it was written."""
+        """Add new records, each with the time at which it was written."""
         for beat, at in beats:
             before = self._last.get(beat.rank)
             self._last[beat.rank] = at
@@ -57,7 +57,7 @@ class RankSeconds:
 
 
 MAX_RECORDS = 4096
-"""Of one pod, which has at most 16 GPUs; tests on CPU have more ranks."""
+"""Limit for one pod, which has at most 16 GPUs; tests on CPU have more ranks."""
 _TRIES = 3
 _AHEAD_SECONDS = 1.0
 
@@ -70,7 +70,7 @@ class RankReading(NamedTuple):
 
 class _Seen(NamedTuple):
     key: tuple[int, int, int]
-    """Pid, its start time, and ticks, which change with every record."""
+    """Pid, start time of the process, and ticks, which change with every record."""
     at: float
 
 
@@ -139,7 +139,7 @@ class ProbeSource:
 
 
 def read_records(path: str) -> Iterator[ProbeRecord]:
-    """Yield the readable records; OSError if the folder cannot be listed."""
+    """Yield the readable records; raise OSError if the folder cannot be listed."""
     with os.scandir(path) as entries:
         names = [entry.name for _, entry in zip(range(MAX_RECORDS), entries, strict=False)]
     for name in names:
@@ -152,7 +152,7 @@ def read_records(path: str) -> Iterator[ProbeRecord]:
 
 
 def _whole_record(path: str) -> ProbeRecord | None:
-    for _ in range(_TRIES):  # a record that is being written is torn
+    for _ in range(_TRIES):  # a record read during a write is torn
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -169,7 +169,7 @@ def _whole_record(path: str) -> ProbeRecord | None:
 
 
 def _start(record: ProbeRecord) -> tuple[int, int]:
-    """Return which start it belongs to: of the wrapper, and of torchrun within it."""
+    """Return the start it belongs to: attempt of the wrapper, and restart of torchrun within it."""
     return record.attempt, record.restart_count
 
 

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """RDMA network cards: reads port state and counters from sysfs, and reports faults.
 
-Cards and ports are listed under `/sys/class/infiniband`. Where the RDMA namespace is shared, as it
-usually is, that includes cards that other pods use. So traffic is not taken as a sign of life, and
-no fault from here is fatal by itself: it is blamed when the job stops. A file that cannot be read
-is left out, never zero.
+Cards and ports are listed under `/sys/class/infiniband`. If the RDMA namespace is shared, as it
+usually is, that includes cards that other pods use. So traffic does not count as progress, and no
+fault reported here is fatal by itself: it becomes a cause only when the job stops. A value that
+cannot be read is left out, never zero.
 
-Most counters mean something only as a rate: a few symbol errors and lost packets are healthy. A
-counter that went down was reset (or wrapped, which looks the same). Counters without a rule are
-exported but not judged.
+Most counters are meaningful only as a rate: a few symbol errors and lost packets are normal. A
+counter that decreased was reset (or wrapped, which looks the same). Counters without a rule are
+exported but not assessed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _WORD_BYTES = 4
 _HARDWARE = "hw_counters"
 _CARRIER_CHANGES = "carrier_changes"
 _LINK_LAYERS = frozenset({"InfiniBand", "Ethernet"})
-"""EFA reports another one, which differs between kernels, and calls every port active: its state
-is taken from the network interface."""
+"""EFA reports another one, which differs between kernels, and reports every port as active: its
+state is taken from the network interface."""
 
 _PORT = (
     "link_downed", "local_link_integrity_errors", "excessive_buffer_overrun_errors",
@@ -62,7 +62,7 @@ class Port(NamedTuple):
 
 
 def read_cards(root: str) -> list[str]:
-    """List the cards; FileNotFoundError if the kernel has no RDMA support."""
+    """List the cards; raise FileNotFoundError if the kernel has no RDMA support."""
     return sorted(os.listdir(os.path.join(root, CLASS_FOLDER)))[:MAX_PORTS]
 
 
@@ -105,7 +105,7 @@ def _state(folder: str, interface: str | None) -> tuple[bool | None, str]:
 
 
 def _interface(folder: str) -> str | None:
-    """Return the network interface of a card that has exactly one."""
+    """Return the network interface of a card; None if it does not have exactly one."""
     inside = os.path.join(folder, "device", "net")
     found = _names(inside)
     return os.path.join(inside, found[0]) if len(found) == 1 else None
@@ -159,10 +159,10 @@ class CounterRule(NamedTuple):
     counter: str
     more_than: int
     seconds: float
-    """0: since the last poll."""
+    """The window of the rule; 0: since the last poll."""
     fault: str
     is_bucket: bool = False
-    """A token bucket: `more_than` at once, then one each second."""
+    """A token bucket: allows `more_than` at once, and refills by one per second."""
 
 
 RULES = (
@@ -209,8 +209,8 @@ class CounterWatch:
         return found
 
     def _over(self, at: float, value: int) -> int | None:
-        """Compare with the last sample before the rule's window and the first one in it. Over a
-        longer time than the window, as after a late poll, more is allowed."""
+        """Compare with the last sample before the rule's window and the first one in it. If they
+        are further apart than the window, as after a late poll, more is allowed."""
         rule = self._rule
         while len(self._seen) >= 2 and self._seen[1][0] <= at - rule.seconds:
             self._seen.popleft()
@@ -289,7 +289,7 @@ class Rdma(BackgroundSource):
         self._watches: dict[tuple[str, CounterRule], CounterWatch] = {}
         self._was_up: dict[str, bool] = {}
         self._cards: dict[str, int] = {}
-        """Consecutive polls without a card that was there before."""
+        """By card: consecutive polls without it since it was last there."""
         self._reported: dict[tuple[str, str], _Reported] = {}
 
     @property
@@ -313,7 +313,7 @@ class Rdma(BackgroundSource):
         return Ok(tuple(Observed(wall, self._stream, each) for each in self._faults(at, trouble)))
 
     def _gone(self, cards: list[str]) -> list[_Trouble]:
-        """A card that is absent for a moment is being reset."""
+        """Report lost cards; one that is absent for a moment is being reset."""
         self._cards = {**dict.fromkeys(cards, 0), **{
             card: polls + 1 for card, polls in self._cards.items() if card not in cards
         }}  # fmt: skip

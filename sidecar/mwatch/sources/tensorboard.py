@@ -1,15 +1,15 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the trainer's TensorBoard event files: a second witness of progress.
+"""Reads the trainer's TensorBoard event files: a second source of progress.
 
 Megatron writes them on its last rank, so the folder must be visible in this pod. Records written
 before the first poll (an earlier run, or before a restart of mwatch), charts over samples instead
 of steps, and mwatch's own files are ignored. A writer buffers its records, for two minutes by
-default: so a record counts at the time stored in it, and no stall is reported within the writer's
+default, so a record counts at the time stored in it, and no stall is reported within the writer's
 usual pauses.
 
 If the log cannot be read, each step is also an `Iteration` with its losses, learning rate and
-gradient norm. No hang verdict rests on it.
+gradient norm. No hang verdict is based on it.
 
 The protobuf messages are decoded here, and only their first fields: the `tensorboard` package would
 double the memory of the sidecar.
@@ -32,7 +32,7 @@ from mwatch.runtime.event_records import FOOT, HEAD, masked_crc
 from mwatch.sources.background import BackgroundSource, Observations
 
 MAX_RECORDS = 20_000
-"""Of one poll; the rest is read by the next one."""
+"""Limit of one poll; the rest is read by the next one."""
 _DOUBLE = struct.Struct("<d")
 _FLOAT = struct.Struct("<f")
 _NEEDED = 512
@@ -131,7 +131,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 PERIOD_SECONDS = 10.0
 LIMIT_SECONDS = 30.0
 FRESH_SECONDS = 30.0
-"""An older step proves no progress, however late its record was written."""
+"""An older step is not evidence of progress, even if its record was only just written."""
 FLUSH_SECONDS = 120.0
 """How long a writer buffers records by default."""
 _FLAT_PAUSES = 3
@@ -167,7 +167,7 @@ class _Step:
         self.values: dict[str, float] = {}
 
     def event(self) -> Iteration:
-        """Line 0: it does not come from a log."""
+        """Return the step as an event; line 0, because it does not come from a log."""
         values = self.values
         known = {
             "iteration": self.number,
@@ -198,7 +198,7 @@ class TensorboardEvents(BackgroundSource):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`has_log`: whether the log is readable; steps are then taken from the log."""
+        """`has_log`: returns whether the log is readable; steps are then taken from the log."""
         super().__init__(
             "mwatch-tensorboard",
             self._poll,
@@ -241,7 +241,7 @@ class TensorboardEvents(BackgroundSource):
         return Ok((*steps, *([] if sign is None else [sign])))
 
     def _complete(self, moved: bool) -> list[Observed]:
-        """Return the steps that are complete: a newer one came, or nothing since the last poll."""
+        """Return the complete steps: a newer one was written, or nothing since the last poll."""
         complete = [*self._steps]
         if not moved and self._step is not None:
             complete.append(self._step)
@@ -252,7 +252,7 @@ class TensorboardEvents(BackgroundSource):
         ]
 
     def _sign(self, at: float, newest: _Newest, moved: bool) -> Observed | None:
-        """Return no sign between two flushes."""
+        """Return whether steps advance; None if unknown, as between two flushes of the writer."""
         if moved:
             if self._now - newest.wall_time > FRESH_SECONDS:
                 return None
@@ -320,7 +320,7 @@ class TensorboardEvents(BackgroundSource):
         )
 
     def _advance_newest(self, path: str, record: EventRecord) -> None:
-        """Within one file steps only rise; a newer file may start lower, after a resume."""
+        """Within one file steps only increase; a newer file may start lower, after a resume."""
         newest = self._newest
         if newest is not None and record.wall_time < newest.wall_time:
             return

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what the wrapper writes: its state (`attempt.json`) and the trainer's processes.
+"""Reads the files of the wrapper: its state (`attempt.json`) and the trainer's processes.
 
-The state has the start of an attempt and how its command ended; a wrapper that was killed leaves a
-state in which the command still runs. `node/processes.json` shows stopped, dead and idle ranks.
-A rank counts as busy when its own process or any below it (data loader, checkpoint writer) is. Busy
-is not progress: a rank that waits for another one may spin. If all processes are gone at once, the
-command has ended, which the wrapper reports; that is not the death of a rank. Where no process is
-known to be a rank (no launcher, no probe), those that did most of the work stand for the command.
+The state has the start of an attempt and how its command ended; if the wrapper was killed, the
+state still shows the command as running. `node/processes.json` shows stopped, dead and idle ranks.
+A rank counts as busy if its process or a descendant (data loader, checkpoint writer) is. Busy is
+not progress: a rank that waits for another one may spin. If all processes disappear at once, the
+command has ended, which the wrapper reports; that is not the death of a rank. If no process is
+known to be a rank (no launcher, no probe), those that did most of the work represent the command.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class UnwatchedCommand(NamedTuple):
 
     why: str
     restart_policy: str
-    """Of the pod; empty: not known."""
+    """Restart policy of the pod; empty if unknown."""
     is_running: bool | None
-    """None: not known."""
+    """None if unknown."""
 
 
 def read_unwatched(folder: str) -> UnwatchedCommand | None:
@@ -70,7 +70,7 @@ def read_unwatched(folder: str) -> UnwatchedCommand | None:
 
 
 def _is_held(pipe: str) -> bool | None:
-    """Whether some process has a named pipe open for reading."""
+    """Return whether a process has the named pipe open for reading; None if unknown."""
     try:
         os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
     except OSError as error:
@@ -118,8 +118,8 @@ class WrapperFile:
 
 
 def _kube_reason(reason: str | None) -> str | None:
-    """Return Kubernetes' name for the reason; for other reasons the log is more precise, unless
-    the training goes on."""
+    """Return Kubernetes' name for lack of memory, or that the training continues; for any other
+    reason the log is more precise."""
     if reason and reason.startswith(TRAINS_ON):
         return TRAINS_ON
     return "OOMKilled" if reason and _NO_MEMORY.search(reason) else None
@@ -168,7 +168,7 @@ def _ended(found: object, started_at: float) -> TrainerEnd | None:
 
 
 def read_rank_pids(volume: str) -> dict[tuple[int, int], int]:
-    """Map pid and start time to the rank, as the probe inside each rank has written it.
+    """Map pid and start time to the rank, as written by the probe inside each rank.
 
     The environment is not enough: a PyTorchJob sets `RANK` for the launcher too, and children
     inherit it. A record outlives its process, so a pid counts only with its start time.
@@ -205,14 +205,14 @@ class ResourceUse(NamedTuple):
     cpu_seconds: float | None = None
     resident_bytes: float | None = None
     threads: int | None = None
-    """Of its main process alone."""
+    """Of the main process alone."""
 
 
 class RankUse:
-    """What the processes of each rank use together.
+    """Sums the resource use of the processes of each rank.
 
-    CPU time never falls: that of a data loader that has ended still counts. Memory that several
-    processes share is counted for each.
+    CPU time never decreases: that of a data loader that has ended still counts. Memory that several
+    processes share is counted for each of them.
     """
 
     def __init__(self) -> None:
@@ -239,14 +239,16 @@ class RankUse:
 MAX_PROCESSES = 4096
 WINDOW_SECONDS = 5.0
 FLAT_SHARE = 0.02
-"""Of one core. A rank that sleeps in a collective uses less than 0.01 with its probe, torch's
-watchdogs and a metrics client; a rank that works or spins uses most of a core."""
+"""Share of one core below which a process is idle. A rank that sleeps in a collective uses less
+than 0.01 with its probe, torch's watchdogs and a metrics client; one that works or spins uses most
+of a core."""
 _MAX_SAMPLES = 64
 _GONE = frozenset({"Z", "X", "x"})
 _STOPPED = "T"  # by a signal
 _TRACED = "t"  # by a debugger
 _WORKER_SHARE = 0.1
-"""Of the CPU time of the busiest process: shells, launchers and monitors have used less."""
+"""Least CPU time of a worker, as a share of the busiest process: shells, launchers and monitors use
+less."""
 
 
 _GOES_ON = Sign(SignSource.PROCESS, SignState.UNKNOWN, None, "the command is no longer stopped")
@@ -270,7 +272,7 @@ class NodeProcesses:
         self._probed: set[int] = set()
         """Ranks whose main process is known from the probe."""
         self._odd: dict[int | None, SignState] = {}
-        """Reported last for a rank, or for the whole command (None)."""
+        """Abnormal state last reported for a rank, or for the whole command (None)."""
         self._use = RankUse()
 
     @property
@@ -307,7 +309,7 @@ class NodeProcesses:
         if not living:
             return  # the command has ended
         if not living & self._living:
-            self._forget()  # another command: none of its processes has died
+            self._forget()  # another command: none of its ranks has died
         self._living = living
         alive = _main_processes(found)
         is_held = all(each.state in (_STOPPED, _TRACED) for each in found if each.key in living)
@@ -351,7 +353,7 @@ class NodeProcesses:
     def _states(self, alive: dict[int, NodeProcess], *, is_held: bool) -> Iterator[Sign]:
         """Report a stopped rank at each sample, and its recovery once.
 
-        While the whole command is held, its own sign says so.
+        While the whole command is stopped, `_command` reports it instead.
         """
         for rank, process in sorted(alive.items()):
             if process.state == _TRACED and not is_held:
@@ -363,7 +365,7 @@ class NodeProcesses:
                 words = f"rank {rank} (pid {process.pid}) is stopped by a signal (state T)"
                 yield Sign(SignSource.PROCESS, SignState.STOPPED, rank, words)
             elif (odd := self._odd.pop(rank, None)) is not None:
-                # Only a rank that is back ends a death; UNKNOWN would not.
+                # A death is cleared only by MOVING, not by UNKNOWN.
                 state = SignState.MOVING if odd is SignState.DEAD else SignState.UNKNOWN
                 words = f"rank {rank} (pid {process.pid}) is alive"
                 yield Sign(SignSource.PROCESS, state, rank, words)
@@ -406,7 +408,7 @@ class NodeProcesses:
             yield _cpu_sign(rank, max(shares), seconds)
 
     def _window(self, monotonic: float) -> _Moment | None:
-        """Return the newest sample that is old enough, and drop those before it."""
+        """Return the newest sample that is at least a window old, and drop those before it."""
         found = None
         while self._moments and monotonic - self._moments[0].monotonic >= WINDOW_SECONDS:
             found = self._moments.popleft()
@@ -423,7 +425,7 @@ def _cpu_sign(rank: int | None, share: float, seconds: float) -> Sign:
 
 
 def _main_processes(found: list[NodeProcess]) -> dict[int, NodeProcess]:
-    """Return the main process of each living rank: the oldest, as children inherit RANK."""
+    """Return the main process of each living rank: the oldest, because children inherit RANK."""
     chosen: dict[int, NodeProcess] = {}
     for each in sorted(found, key=lambda process: process.started, reverse=True):
         if each.rank is not None and each.is_rank and each.state not in _GONE:

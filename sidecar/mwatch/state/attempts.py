@@ -3,8 +3,8 @@
 """Open, join and close attempts, and move the current one from phase to phase.
 
 Pods restart at different moments, and most print nothing when they do. So a stream that starts
-again opens an attempt only if it took part in the current one; otherwise it joins it. What a stream
-prints before it has joined belongs to its earlier attempt: it is late.
+again opens a new attempt only if it took part in the current one; otherwise it joins the current
+one. What a stream prints before it has joined is late output of its earlier attempt.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from mwatch.model.step import StepWindow
 from mwatch.state import calibration
 from mwatch.state.goodput import ledger
 
-KEPT_STEPS = 256  # of an ended attempt
+KEPT_STEPS = 256  # for an ended attempt
 _LINES_OF_LIFE = 2
 LAST_WORDS_SECONDS = 30.0
-"""A pod that is taken down may print errors so long after another one has restarted."""
+"""For so long after another pod has restarted, a pod that is being removed may print errors."""
 
 
 def open_first(job: Job, at: float) -> None:
-    """The first observation."""
+    """Open attempt 1 at the first observation of the job."""
     job.has_started = True
     job.now = at
     job.attempt = _new(1, at)
@@ -49,8 +49,10 @@ def is_current(job: Job, stream: Stream, at: float) -> bool:
 
 
 def is_last_word(job: Job, stream: Stream, at: float) -> bool:
-    """Whether an error of a stream without any output in this attempt belongs to the last one: its
-    end is often reported after the others have restarted."""
+    """Whether an error of a stream without output in this attempt belongs to the previous one.
+
+    The end of a process is often reported after the others have restarted.
+    """
     attempt = job.attempt
     if stream.attempt in (0, attempt.number):
         return False
@@ -65,7 +67,7 @@ def join(job: Job, stream: Stream) -> None:
 
 
 def start(job: Job, stream: Stream, at: float, number: int | None = None) -> None:
-    """`stream` starts its command or its workers again."""
+    """Record that `stream` starts its command or its workers again."""
     current = job.attempt
     if number is None:
         if stream.attempt == current.number:
@@ -84,7 +86,7 @@ def start(job: Job, stream: Stream, at: float, number: int | None = None) -> Non
 
 
 def _is_blank(job: Job) -> bool:
-    """Nothing was observed before: the first attempt that is seen need not be number 1."""
+    """Whether nothing was observed before; the first observed attempt need not be number 1."""
     return not job.past and not job.attempt.streams
 
 
@@ -101,7 +103,7 @@ def end(job: Job, at: float) -> None:
 
 
 def end_as_printed(job: Job, stream: Stream, at: float) -> None:
-    """End the attempt because a line says so; `line_after_end` may take that back."""
+    """End the attempt because a line reports it; `line_after_end` may revert that."""
     attempt = job.attempt
     if attempt.ended_at is None:
         before = deepcopy(job.ledger)
@@ -111,10 +113,10 @@ def end_as_printed(job: Job, stream: Stream, at: float) -> None:
 
 
 def line_after_end(job: Job, stream: Stream, at: float) -> None:
-    """An iteration was printed after the attempt had ended by a printed line.
+    """Handle an iteration line that follows a printed end of the attempt.
 
-    One step may have been under way, and lines of other pods may be late. More than that shows
-    that training goes on: somebody quoted an end, or a helper process had one.
+    One step may have been under way, and lines of other pods may be late. More lines show that
+    training goes on: the end was quoted, or was that of a helper process. The end is reverted then.
     """
     attempt, printed = job.attempt, job.attempt.printed_end
     if printed is None or not all(gone.is_printed for gone in attempt.gone.values()):
@@ -142,7 +144,7 @@ def _replace(job: Job, number: int, at: float) -> None:
 
 
 def last_word(job: Job, attempt: Attempt) -> float:
-    """When any of its streams was last active."""
+    """Return when the last of its streams was last active."""
     times = [job.streams[name].last_at for name in attempt.streams]
     return max((at for at in times if at is not None), default=attempt.started_at)
 
@@ -185,7 +187,7 @@ _BEFORE_STEPS = frozenset({JobPhase.QUEUED, JobPhase.SCHEDULING, JobPhase.STARTI
 
 
 def enter_phase(job: Job, at: float, phase: JobPhase) -> None:
-    """Only a new attempt leaves ENDED."""
+    """Move the current attempt to `phase`, unless it has ENDED: only a new attempt leaves that."""
     attempt = job.attempt
     before = attempt.phase
     if before is phase or before is JobPhase.ENDED:
@@ -221,8 +223,10 @@ def is_before_steps(attempt: Attempt) -> bool:
 
 
 def is_seen_to_last(attempt: Attempt, at: float) -> bool:
-    """The probe shows that rank 0 saves or evaluates now. A line from before is late, and the probe
-    will also show the end, by the same clock."""
+    """Whether the probe shows that rank 0 saves or evaluates now.
+
+    A log line from before is late then, and the probe will also report the end, by the same clock.
+    """
     lead = attempt.ranks.get(0)
     if lead is None or lead.phase != attempt.phase.value:
         return False

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Learn how long phases and steps take in this job, and store it.
 
-Unusual steps are ignored: the first of a process, a line of skipped steps, one across a change of
-the batch size, one with a save or an evaluation inside. While little is known, and if a job has no
-other lines, those count too.
+Unusual lines are ignored: the first of a process, one of skipped steps, one across a change of the
+batch size. So is one with skipped steps, a save or an evaluation inside, except while little is
+known, or if a job has no other lines.
 
-The file `<save>/.mwatch/calibration.json` holds several layouts, bounded. It may be old, foreign or
-damaged. Learning again costs a few minutes, a wrong deadline a healthy run: invalid values are
-dropped.
+The file `<save>/.mwatch/calibration.json` holds a bounded number of layouts. It may be old, of
+another job or damaged. Learning again costs a few minutes, but a wrong deadline can cost a healthy
+run, so invalid values are dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mwatch.model.step import Step
 from mwatch.state.goodput.line_time import LineTimes
 from mwatch.state.goodput.step_time import own_seconds, seconds_aside
 
-STARVED = 8  # steps known; with fewer, a poor line is better than none
+STARVED = 8  # with fewer known steps, a disturbed line is better than none
 _ALWAYS = 4  # lines in a row with a save inside: there are no others
 _BEAT_SECONDS = 1.0
 _CLOSE_SECONDS = 1.0  # faster lines add nothing: once enough are known, one in five
@@ -32,7 +32,7 @@ _EVERY = 5
 
 
 def phase_ended(job: Job, slot: DeadlineSlot, seconds: float) -> None:
-    """A phase of `job.attempt` has ended as usual; 0: its length is unknown."""
+    """Learn from a phase of `job.attempt` that ended as usual; 0 s: its length is unknown."""
     if seconds > 0:
         job.calibration.learn(slot, seconds)
 
@@ -107,7 +107,7 @@ def _is_disturbed(job: Job) -> bool:
 
 
 def happened(attempt: Attempt) -> tuple[object, ...]:
-    """A value that changes with everything other than steps."""
+    """Return a value that changes whenever anything other than a step happens."""
     began = attempt.save.began_at if attempt.save is not None else None
     counts = (attempt.evaluations, attempt.saves_done, attempt.aside_count)
     return (attempt.number, *counts, began)
@@ -119,8 +119,11 @@ def _is_usual(step: Step, before: Step) -> bool:
 
 
 def iteration_rose(job: Job, seconds: float) -> None:
-    """The probe shows an iteration finished `seconds` after that rank's last one; called before
-    `progress_at` is moved. It samples once a second, so up to one beat is not the step's."""
+    """Learn from an iteration that the probe shows, `seconds` after that rank's last one.
+
+    Call it before `progress_at` is moved. The probe samples once a second, so up to one interval
+    of it is not part of the step.
+    """
     attempt = job.attempt
     is_a_step = attempt.phase is JobPhase.TRAINING and attempt.progress_at > attempt.phase_since
     if is_a_step and seconds > _BEAT_SECONDS:
@@ -128,8 +131,11 @@ def iteration_rose(job: Job, seconds: float) -> None:
 
 
 def attempt_progressed(job: Job) -> None:
-    """`job.attempt` has just passed the furthest earlier iteration. After an exit with a last save
-    nothing is repeated, which is not the cost of a restart after a fault."""
+    """Learn the repeated work of a restart, when `job.attempt` passes the furthest iteration.
+
+    A restart after an orderly exit with a last save repeats nothing, and is not a measure of the
+    cost of a restart after a fault.
+    """
     attempt = job.attempt
     step = job.calibration.usual_step()
     if attempt.best_before is None or attempt.first_iteration is None or step is None:
@@ -171,7 +177,10 @@ def _numbers(sample: Sample) -> list[float]:
 
 
 def from_json(document: object) -> Calibration:
-    """A fresh calibration for an invalid file; a damaged layout is left out."""
+    """Return the stored calibration, or a fresh one for an invalid file.
+
+    A damaged layout is left out.
+    """
     if not isinstance(document, Mapping) or document.get("version") != VERSION:
         return Calibration()
     layouts = document.get("layouts")

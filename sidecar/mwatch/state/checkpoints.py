@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints by the log and by the folder, and the line of history they belong to."""
+"""Track checkpoints from the log and the folder, and the line of history they belong to."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fold(job: Job, stream: Stream, at: float, line: Checkpoint) -> None:
 
 
 def _late_save(job: Job, at: float, line: Checkpoint) -> None:
-    """A save before the first step is a late line of the ended process."""
+    """Attribute a save reported before the first step to the previous attempt: its line is late."""
     if line.edge == "end" and line.iteration is not None:
         _know_saved(job, at, line.iteration, job.past[-1].number)
 
@@ -76,7 +76,7 @@ def _saved(job: Job, at: float, line: Checkpoint) -> None:
 
 
 def _know_saved(job: Job, at: float, iteration: int, attempt: int) -> None:
-    """Written again: replaces what was known of an older one of the same number."""
+    """Record a finished save, which replaces an older checkpoint of the same iteration."""
     job.checkpoints.pop(iteration, None)
     job.checkpoints[iteration] = KnownCheckpoint(iteration, at, attempt, is_saved=True)
     while len(job.checkpoints) > MAX_CHECKPOINTS:
@@ -130,8 +130,11 @@ def _load_failed(job: Job, is_bad: bool = True) -> None:
 
 
 def judge_load(job: Job) -> None:
-    """After an error, a fault or an exit: was the checkpoint the cause? Not for a faulty machine, a
-    kill or too little memory, which may be reported after the error."""
+    """Decide after an error, a fault or an exit whether the loaded checkpoint is to blame.
+
+    It is not if a faulty machine, a kill or a lack of memory caused the failure, which may be
+    reported after the error.
+    """
     attempt = job.attempt
     raised = [seen.error for seen in attempt.errors if seen.error.during == "load"]
     is_loading = attempt.phase is JobPhase.LOADING and attempt.load in ("begun", "failed")
@@ -151,7 +154,10 @@ def judge_load(job: Job) -> None:
 
 
 def _meant(job: Job, raised: list[Error]) -> int | None:
-    """The checkpoint to load if no line has named it: the named one, else the newest."""
+    """Return the checkpoint that was to be loaded, if no log line has named it.
+
+    It is the one in an error message, else the newest.
+    """
     for error in raised:
         if named := _FOLDER.search(error.message):
             return int(named[1])
@@ -162,7 +168,7 @@ def _meant(job: Job, raised: list[Error]) -> int | None:
 
 
 def _continue_from(job: Job, at: float, iteration: int) -> None:
-    """Everything newer than the point of a resume is on an abandoned line."""
+    """Mark checkpoints newer than the resumed one as abandoned."""
     newer = [
         known for number, known in job.checkpoints.items()
         if number > iteration and not known.is_abandoned and known.attempt != job.attempt.number
@@ -176,8 +182,10 @@ def _continue_from(job: Job, at: float, iteration: int) -> None:
 
 
 def fold_stored(job: Job, at: float, stored: StoredCheckpoints) -> None:
-    """The folder is authoritative; what only the log knows may be elsewhere. A listing that began
-    before a save ended has none of it, or a part."""
+    """Update the checkpoints with a listing of the folder, which overrides the log.
+
+    A listing that began before a save ended has none or only a part of that checkpoint.
+    """
     there = {each.iteration: each for each in stored.checkpoints}
     for number, known in job.checkpoints.items():
         if number not in there and _was_over(known, at):
@@ -191,10 +199,10 @@ def fold_stored(job: Job, at: float, stored: StoredCheckpoints) -> None:
         known.stored_reason = seen.reason
         known.written_at = seen.written_at
         if seen.written_at is not None and seen.written_at > job.attempt.began_at:
-            known.attempt = job.attempt.number  # written again, before its log line has come
+            known.attempt = job.attempt.number  # written again; its log line has not arrived yet
         known.is_abandoned = job.timeline.is_abandoned(number, known.made_at)
 
 
 def _was_over(known: KnownCheckpoint, at: float) -> bool:
-    """Whether the log shows its save ended when a listing began."""
+    """Whether the save had ended, by the log, when the listing began."""
     return known.saved_at is None or known.saved_at <= at

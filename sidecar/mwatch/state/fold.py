@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`fold(job, observed)`: update the job with one observation, in place.
 
-Missing and late observations are accepted; only a new attempt goes backwards. Faults, errors and
-exits are kept earliest first: the root cause is rarely the loudest. Periodic evaluations are silent
-until their result, and only a timer shows how long they took.
+Missing and late observations are accepted; only a new attempt can go back to an earlier iteration.
+Faults, errors and exits are kept earliest first, because the root cause comes before its more
+visible consequences. Periodic evaluations print nothing until their result, and only a timer shows
+how long they took.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ from mwatch.state import attempts, checkpoints, steps
 
 _ASKED_NOTHING = "status"  # reason of an `exit` event with only the exit code 0
 _HELD = frozenset({SignState.TRACED, SignState.SUSPENDED})
-"""A person holds the process, and lets it go again."""
+"""States in which a person holds the process: by a debugger or a stop signal."""
 
 
 def _attempt(job: Job, stream: Stream, at: float) -> Attempt | None:
-    """The attempt of this stream; an old one for a late stream."""
+    """Return the attempt that an observation of the stream is about; an ended one if it is late."""
     if not attempts.is_last_word(job, stream, at) and attempts.is_current(job, stream, at):
         return job.attempt
     return next((past for past in job.past if past.number == stream.attempt), None)
@@ -102,7 +103,7 @@ def fold_error(job: Job, stream: Stream, at: float, error: Error) -> None:
     if error.kind == "restart":
         attempts.start(job, stream, at)
     elif error.kind == "elastic" or error.exit_code is not None:
-        if attempt.is_done_by_process:  # this one failed
+        if attempt.is_done_by_process:  # a process of the job has failed after all
             attempt.is_done = False
         gone = ProcessExit(error.exit_code, error.signal, None)
         _printed_exit(job, stream, at, gone, is_failure=True)
@@ -111,7 +112,7 @@ def fold_error(job: Job, stream: Stream, at: float, error: Error) -> None:
 def _printed_exit(
     job: Job, stream: Stream, at: float, gone: ProcessExit, *, is_failure: bool
 ) -> None:
-    """A line reports an end. Where a wrapper will report the real one, it proves nothing."""
+    """Record an end that a line reports, unless a wrapper will report the real one."""
     attempt = job.attempt
     if stream.has_wrapper:
         return
@@ -123,8 +124,10 @@ def _printed_exit(
 
 
 def _fold_exception(attempt: Attempt, seen: ErrorSeen) -> None:
-    """A trainer may print the same exception for each sample: training has survived the old
-    ones."""
+    """Keep an exception; if there are too many, drop those that training has survived.
+
+    A trainer may print the same exception for each sample.
+    """
     kept = attempt.exceptions
     if len(kept) >= MAX_ERRORS and attempt.line_at is not None:
         kept[:] = [each for each in kept if each.at >= attempt.line_at]
@@ -147,7 +150,7 @@ def fold_exit(job: Job, stream: Stream, at: float, bye: Exit) -> None:
 
 
 def _has_failed_validation(attempt: Attempt) -> bool:
-    """Megatron's rerun state machine ends the run over a bad result: nobody asked for that."""
+    """Whether Megatron's rerun state machine has ended the run because of a bad result."""
     since = attempt.line_at or attempt.started_at
     return any(seen.fault.id.startswith("rerun-") and seen.at >= since for seen in attempt.faults)
 
@@ -166,7 +169,7 @@ def fold_process_exit(job: Job, stream: Stream, at: float, gone: ProcessExit) ->
 
 
 def _over(job: Job, at: float) -> None:
-    """One dead rank is the end of a gang: the others can only wait for it."""
+    """End the attempt: when one rank of a gang is dead, the others can only wait for it."""
     attempts.enter_phase(job, at, JobPhase.ENDED)
     attempts.end(job, at)
 
@@ -192,8 +195,10 @@ def fold_validation(job: Job, stream: Stream, at: float, result: Validation) -> 
 
 
 def fold_timers(job: Job, stream: Stream, at: float, timers: Timers) -> None:
-    """A result by the last rank; its line has no stamp in a recorded log, so that the time may have
-    to be moved on to the end of the evaluation."""
+    """Use the timer of an evaluation, which the last rank prints, to book its duration.
+
+    The line has no timestamp in a recorded log, so its time may be before the evaluation's end.
+    """
     if not attempts.is_current(job, stream, at) or _TIMER not in timers.values:
         return
     seconds = timers.values[_TIMER][1] / 1000.0
@@ -203,12 +208,12 @@ def fold_timers(job: Job, stream: Stream, at: float, timers: Timers) -> None:
     if attempt.phase is JobPhase.TRAINING and math.isfinite(seconds) and seconds > 0:
         began = max(attempt.phase_since, attempt.line_at or at)
         passed = max(at, attempt.phase_since) - (attempt.line_at or began)
-        if passed < seconds:  # else the clock ran on, even if lines of a save came first
+        if passed < seconds:  # otherwise the time has passed already, even with a save in between
             _look_back(job, began, began + seconds)
 
 
 def _look_back(job: Job, since: float, until: float) -> None:
-    """From the last line to the result the job was evaluating, without a line about it."""
+    """Record the time from the last line to the result as an evaluation that printed no begin."""
     began = max(since, job.attempt.line_at or since)
     if until > began:
         attempts.enter_phase(job, began, JobPhase.EVALUATING)
@@ -242,14 +247,14 @@ def _printed_done(job: Job, at: float, mark: Phase) -> None:
         attempt.is_done_by_process = False  # the trainer itself reports it
     elif not attempt.is_done:
         if attempt.errors or any(seen.is_root for seen in attempt.faults):
-            return  # the others of its group failed
+            return  # other processes have failed
         attempt.is_done_by_process = True
     attempt.is_done = attempt.exit is None
     attempts.enter_phase(job, at, JobPhase.STOPPING)
 
 
 def _is_far_from_the_end(job: Job) -> bool:
-    """Nobody is done at iteration 60 of 100, whatever is printed."""
+    """Whether training cannot be done yet, such as at iteration 60 of 100, whatever is printed."""
     attempt, total = job.attempt, job.layout.total_iterations
     if total is None or attempt.iteration is None or not attempt.steps:
         return False
@@ -263,8 +268,11 @@ def fold_checkpoint(job: Job, stream: Stream, at: float, line: Checkpoint) -> No
 
 
 def _has_left(attempt: Attempt) -> bool:
-    """It has trained and printed its end, or a fault with no step after it: whatever loads or
-    trains below that is a new process, although the log may lack its first lines."""
+    """Whether the attempt has trained and then printed its end, or a fault with no step after it.
+
+    A load or a first step in the log after that is from a new process, whose first lines may be
+    missing.
+    """
     is_over = attempt.exit is not None or attempt.ended_at is not None
     newest: list[FaultSeen | ErrorSeen] = [*attempt.faults[-1:], *attempt.errors[-1:]]
     has_failed = any(seen.at >= attempt.progress_at for seen in newest)
@@ -278,12 +286,15 @@ def _printed_start(job: Job, stream: Stream, at: float, kind: str) -> None:
 
 
 def _is_new_process(job: Job, stream: Stream, at: float, kind: str) -> bool:
-    """Rank 0 prints once that it starts; a stream with more output than that starts again."""
+    """Whether a printed start is that of a new process.
+
+    Rank 0 prints each kind of start once, so one after other output means a new start.
+    """
     attempt = job.attempt
     if stream.attempt != attempt.number:
         return True
     if attempt.is_numbered and attempt.steps and at < attempt.steps[0].at:
-        return False  # late: the start of the process that made these steps
+        return False  # a late line: the start of the process that made these steps
     has_stepped = attempt.first_iteration is not None
     if attempt.is_numbered and not has_stepped and kind not in stream.printed_at_start:
         return False  # the start that its wrapper reported, printed after another pod's error
@@ -398,7 +409,7 @@ def _sign(job: Job, stream: Stream, at: float, sign: Sign) -> None:
     job.attempt.signs[key] = SignSeen(at, stream.name, sign, since)
     stream.confirmed = None
     if sign.source is SignSource.CPU_TIME and sign.rank is not None:
-        # The whole command was measured as long as its ranks were not known.
+        # The CPU time of the whole command is only used until its ranks are known.
         job.attempt.signs.pop((sign.source, None, stream.name), None)
 
 

@@ -3,14 +3,15 @@
 """Merge the observations of all pods in the order of one clock, and estimate the clock differences
 of recorded pods.
 
-The merge is lazy and holds one observation of each stream. The order within a stream never changes:
-if its times go back, what follows is not delayed. At the same time an iteration line comes first,
-as what a pod does at an iteration follows it.
+The merge is lazy and holds one observation of each stream. The order within a stream never changes,
+even if its times go back. Of observations at the same time an iteration line comes first, because
+whatever a pod does at an iteration follows its line.
 
 Bounds of a clock difference: a save of iteration N begins after the line of N and ends before the
-next iterations begin; the first iteration begins when rank 0 prints so; a line of two pods is one
-line. The smallest difference that keeps causes before effects is used. A pod without any of these
-lines is moved only by whole half hours, if both its ends agree: another time zone.
+next iterations begin; the first iteration begins when rank 0 prints that it does; the same line
+printed by two pods has one time. The smallest difference that keeps causes before effects is used.
+The times of a pod without any of these lines are moved only by whole half hours, as for another
+time zone, if both its first and its last time agree with that.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class _Head:
         self._items = items
         self._offset = offset
         self.at = -math.inf
-        """Sort key: never goes back within a stream."""
+        """Time in the sort key; it never goes back within a stream."""
 
     def advance(self) -> bool:
         observed = next(self._items, None)
@@ -60,7 +61,7 @@ class _Head:
 def merge(
     streams: Mapping[str, Iterable[Observed]], offsets: Mapping[str, float]
 ) -> Iterator[Observed]:
-    """`offsets`: seconds to add to the times of a stream."""
+    """Yield all observations in order of time; `offsets`: seconds to add to a stream's times."""
     heads = [
         _Head(order, iter(items), offsets.get(name, 0.0))
         for order, (name, items) in enumerate(streams.items())
@@ -82,7 +83,7 @@ MAX_EVENTS = 200_000  # observations per stream: the beginning is enough
 _MAX_MARKS = 4096
 _MAX_SAVES = 512
 _HALF_HOUR = 1800.0
-_LARGE = 600.0  # a wrong clock is not that wrong; a time zone is
+_LARGE = 600.0  # a larger difference is not a wrong clock but another time zone
 _ZONE_ENDS = 120.0
 _STAMP = 1.0  # stamps are cut to seconds
 _FIRST_STEP = 10.0  # from rank 0's line to the first step, at most
@@ -107,7 +108,7 @@ class _Marks:
     starts: list[float] = field(default_factory=list)  # when the first steps of each process began
     announced: list[float] = field(default_factory=list)  # when rank 0 printed that they begin
     saves: dict[int, list[float]] = field(default_factory=dict)
-    """By iteration: begin and end of a synchronous save."""
+    """Begin and end of synchronous saves, by iteration."""
     first: float | None = None
     last: float | None = None
     newest: int | None = None
@@ -116,7 +117,7 @@ class _Marks:
 def estimate_offsets(
     streams: Mapping[str, Iterable[Observed]], *, max_events: int = MAX_EVENTS
 ) -> dict[str, float]:
-    """Seconds to add to the times of each stream; 0 without evidence of a difference."""
+    """Return the seconds to add to each stream's times; 0 without evidence of a difference."""
     marks = {name: _read(islice(items, max_events)) for name, items in streams.items()}
     if len(marks) < 2:
         return dict.fromkeys(marks, 0.0)

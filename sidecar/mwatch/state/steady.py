@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of pods in which nothing but time and iterations have passed.
+"""Fast path for pod reports in which only times and iterations have changed.
 
-The result is that of folding each record and each report, for a tenth of the cost: thousands of
-pods send such an answer every few seconds, and next to none is the first to show an iteration.
+The result is the same as folding each record and each report, at a tenth of the cost: thousands of
+pods send such a report every few seconds, and few of them are the first to show an iteration.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 
 def fold_steady(job: Job, name: str, rows: Sequence[RankRow], shift: float) -> bool:
-    """Fold all records of one pod. `name`: of its stream; `shift`: to add to all times here. False:
-    nothing was done, since a record would change more than the state of its rank."""
+    """Fold all records of one pod.
+
+    `name`: its stream; `shift`: seconds to add to its times. False: nothing was done, because a
+    record would change more than the state of its rank.
+    """
     if not rows or not _is_plain(job, name):
         return False
     states = _followers(job.attempt, rows)
@@ -54,7 +57,10 @@ def _is_plain(job: Job, name: str) -> bool:
 
 
 def _followers(attempt: Attempt, rows: Sequence[RankRow]) -> list[RankState] | None:
-    """None: a rank leads, or is new, or is the first to finish an iteration."""
+    """Return the states of the ranks that only follow the others.
+
+    None: one of them is rank 0, is new, or is the first to finish an iteration.
+    """
     known, furthest = attempt.ranks, attempt.iteration
     if 0 not in known:
         return None
@@ -78,8 +84,10 @@ def _follow_rank(state: RankState, row: RankRow, name: str, at: float, shift: fl
 
 
 def confirm_signs(job: Job, name: str, signs: Sequence[Observed], shift: float) -> None:
-    """Each witness of a pod whose records are folded so still reports the same. `signs`: the same
-    object as long as nothing has changed."""
+    """Confirm the reports of a pod's witnesses, after `fold_steady` has folded its records.
+
+    `signs` is the same object while nothing has changed.
+    """
     stream = job.streams[name]
     known = stream.confirmed
     if known is None or known.signs is not signs or known.attempt != job.attempt.number:
@@ -96,7 +104,7 @@ def confirm_signs(job: Job, name: str, signs: Sequence[Observed], shift: float) 
 
 
 def _unchanged(job: Job, signs: Sequence[Observed]) -> ConfirmedSigns | None:
-    """None: a witness is new, or reports something else."""
+    """Return the confirmed signs; None: a witness is new, or reports another state."""
     found: list[SignSeen] = []
     for _, name, sign in signs:
         assert isinstance(sign, Sign)

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
 """Fold iteration lines and probe records: progress, counters without double counts, and restarts
-that only show as an iteration that falls.
+that are visible only as a decrease of the iteration.
 
-The lowest rank that beats sets the phase of the job: saving and evaluating are done by all ranks
-together. `fold_like` takes many similar lines of a recording at once, with the same result as
+The lowest rank with a probe record sets the phase of the job: saving and evaluating are done by all
+ranks together. `fold_like` folds many similar lines of a recording at once, with the same result as
 `fold` of each, to the last bit; it stops before the first line that differs.
 """
 
@@ -30,8 +30,8 @@ from mwatch.state.goodput.line_time import LineTimes, book_lines
 if TYPE_CHECKING:
     from mwatch.model.snapshot.snapshot_wire import RankRow
 
-_COPY_SECONDS = 5.0  # several ranks may print the same step; no process restarts in so short a time
-_MAX_LAG = 16  # lines by which one of them may be behind the first
+_COPY_SECONDS = 5.0  # within it a repeated step is from another rank: no process restarts so fast
+_MAX_LAG = 16  # lines by which such a rank may be behind the first
 _SET_BACK_SECONDS = 2 * 3600.0
 _QUIET_PHASES = frozenset({JobPhase.STOPPING, JobPhase.ENDED})
 
@@ -75,8 +75,10 @@ def _belongs(job: Job, stream: Stream, at: float, line: Iteration) -> bool:
 
 
 def _is_foreign(job: Job, stream: Stream, at: float) -> bool:
-    """The probe sees a rank of this stream at or beyond its last line at this very moment: somebody
-    quotes another run."""
+    """Whether a line that goes back is quoted from another run.
+
+    The probe shows that a rank of this stream is at or beyond the last line at this moment.
+    """
     last = stream.last_iteration or 0
     return any(
         rank.stream == stream.name
@@ -87,19 +89,22 @@ def _is_foreign(job: Job, stream: Stream, at: float) -> bool:
 
 
 def _is_of_the_past(stream: Stream, line: Iteration) -> bool:
-    """The line printed a time hours before the last one of this pod, whose wrapper has reported no
-    new process: somebody quotes another run. A clock may be set back by an hour."""
+    """Whether a line is quoted from another run, by its printed time.
+
+    That time is hours before the last one of this pod, whose wrapper has reported no new process. A
+    clock may be set back by an hour, so a smaller difference proves nothing.
+    """
     if not stream.has_wrapper or stream.last_stamp is None or line.timestamp is None:
         return False
     try:
         before, printed = map(datetime.fromisoformat, (stream.last_stamp, line.timestamp))
         return (before - printed).total_seconds() > _SET_BACK_SECONDS
-    except (ValueError, TypeError):  # no time, or only one of them has a zone
+    except (ValueError, TypeError):  # not a time, or only one of them has a time zone
         return False
 
 
 def _is_copy(job: Job, at: float, line: Iteration, last: int) -> bool:
-    """Another rank prints the same iterations, some lines later, and nothing shows an error."""
+    """Whether another rank repeats the iterations a few lines later, and no error was printed."""
     attempt = job.attempt
     has_failed = bool(attempt.steps) and any(
         each.error.file == line.file and each.error.line > attempt.steps[-1].line
@@ -116,9 +121,9 @@ def _step(job: Job, stream: Stream, at: float, line: Iteration) -> Step:
     covers = line.covers or fresh or _first_covers(job, line)
     interval = job.layout.log_interval
     if line.flavour == "megatron" and interval and fresh is not None and fresh > interval:
-        covers = min(covers, interval)  # a line in between was lost, or the one before was quoted
+        covers = min(covers, interval)  # a line in between was lost, or the previous was quoted
     if stream.has_quoted and fresh is not None:
-        covers, stream.has_quoted = min(covers, fresh), False  # it was counted from a quoted line
+        covers, stream.has_quoted = min(covers, fresh), False  # counted from a quoted line
     if before is None and attempt.resumed_from is not None:
         covers = max(1, min(covers, line.iteration - attempt.resumed_from))
     new = covers if fresh is None else min(covers, fresh)
@@ -149,7 +154,10 @@ def _step(job: Job, stream: Stream, at: float, line: Iteration) -> Step:
 
 
 def _first_covers(job: Job, line: Iteration) -> int:
-    """Iterations of a first line that does not show them: since the last boundary or the resume."""
+    """Return how many iterations a first line covers that does not show the number.
+
+    They are those since the last multiple of the log interval, or since the resume.
+    """
     interval = job.layout.log_interval or 1
     since_resume = line.iteration - (job.attempt.resumed_from or 0)
     return max(1, min(interval, since_resume))
@@ -164,7 +172,7 @@ def _count(job: Job, attempt: Attempt, step: Step) -> None:
 
 
 def _enter_training(job: Job, attempt: Attempt, step: Step) -> None:
-    """A line proves that steps are done, even without a line about their start."""
+    """Enter TRAINING: an iteration line proves it, even if no line reported the first step."""
     if attempt.phase in _QUIET_PHASES or attempts.is_seen_to_last(attempt, step.at):
         return
     if attempts.is_before_steps(attempt) or attempt.phase is JobPhase.LOADING:
@@ -200,7 +208,7 @@ def advance(job: Job, at: float, iteration: int) -> None:
     elif (
         attempt.is_done and total is not None and total - iteration > (job.layout.log_interval or 1)
     ):
-        attempt.is_done = False  # it printed that it was done, and goes on
+        attempt.is_done = False  # it printed that training is done, but training goes on
 
 
 _TRAINING = frozenset({"training", "collective", "data", "compute"})
@@ -255,7 +263,7 @@ def _update(state: RankState, at: float, stream: Stream, beat: Beat) -> None:
 
 
 def note_rank(state: RankState, beat: Beat | RankRow, moment: float) -> None:
-    """Take what the probe of a rank wrote; what differs has changed at `moment`."""
+    """Update a rank from its probe record; fields that differ have changed at `moment`."""
     if beat.iteration != state.iteration:
         state.iteration = beat.iteration
         state.progressed_at = state.moved_at = moment
@@ -267,9 +275,12 @@ def note_rank(state: RankState, beat: Beat | RankRow, moment: float) -> None:
 def _progress(
     job: Job, attempt: Attempt, at: float, iteration: int, before: float, is_followed: bool
 ) -> None:
-    """The first value is the position of the attempt; progress is when it rises. `before` is the
-    last rise of this rank, by its own clock. A pod that is polled every few seconds shows one rise
-    of many iterations, which is not a slow step."""
+    """Record the iteration of a rank.
+
+    The first value is only the position of the attempt; an increase is progress. `before` is the
+    time of this rank's last increase, by its own clock. A pod that is polled every few seconds
+    shows one increase by many iterations, which is not a slow step.
+    """
     if attempt.iteration is None:
         attempt.iteration = iteration
         if attempt.resumed_from is None and iteration > 0:
@@ -287,7 +298,7 @@ def _progress(
 
 def _follow(job: Job, attempt: Attempt, at: float, beat: Beat) -> None:
     if beat.phase in _TRAINING:
-        # ASYNC_FINALIZE: a check at each iteration's end
+        # ASYNC_FINALIZE is only a check at the end of each iteration.
         has_returned = attempt.phase in (JobPhase.ASYNC_FINALIZE, JobPhase.EVALUATING)
         is_saved = attempt.phase is JobPhase.SAVING and attempt.save is None
         if has_returned or is_saved:
@@ -306,8 +317,10 @@ def _follow(job: Job, attempt: Attempt, at: float, beat: Beat) -> None:
 
 
 def fold_like(job: Job, placed: PlacedLines, begin: int, end: int) -> int:
-    """Fold lines from `begin`, at most to `end`; return the first that is not folded. All have to
-    be good ones, and on usual ground."""
+    """Fold lines from `begin`, at most to `end`; return the first that is not folded.
+
+    All of them must have finite losses and no skips, and `is_usual_ground` must hold.
+    """
     stream = job.streams[placed.stream]
     total = job.layout.total_iterations
     if total is not None:  # the line that gets there needs `fold`
@@ -329,7 +342,7 @@ def fold_like(job: Job, placed: PlacedLines, begin: int, end: int) -> int:
 
 
 def is_usual_ground(job: Job, placed: PlacedLines, begin: int) -> bool:
-    """Whether everything that a single line is checked against is as at the line before."""
+    """Whether nothing that `fold` checks for a single line has changed since the line before."""
     attempt, lines, stream = job.attempt, placed.lines, job.streams.get(placed.stream)
     if stream is None or len(attempt.steps) < STARVED or attempt.phase is not JobPhase.TRAINING:
         return False
@@ -386,11 +399,12 @@ def _is_calm(job: Job) -> bool:
 
 
 def _book_lines(job: Job, placed: PlacedLines, begin: int, end: int) -> tuple[int, bool]:
-    """Pass each line to calibration and ledger. Return how far it got, and whether the last of
-    these lines must go to the ledger.
+    """Pass the lines to calibration and ledger.
 
-    The usual step is learnt anew from a line now and then: lines between two such lines are booked
-    and learnt together, and so are all if they are so near each other that it does not matter.
+    Return the first line that was not passed, and whether the last passed one is left to
+    `ledger.step_reported`. The usual step is updated only at some lines: the lines between two
+    updates are booked and learnt together, and so are all if they are so similar that the updates
+    make no difference.
     """
     known, pace = job.calibration, job.ledger.pace
     rows = LineTimes.of(placed, begin, end, job.attempt.steps[-1].at)

@@ -3,8 +3,8 @@
 """Reads everything that can be observed of a wrapper and its trainer.
 
 The order within one read matters: the start of an attempt comes before what it printed, and its end
-after its last line. Times that others wrote are brought to our own clock: setting the clock of the
-machine must not look like an hour of silence.
+after its last line. Timestamps written by other processes are converted to this process's clock, so
+that setting the machine's clock does not look like an hour of silence.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ from mwatch_trainer.control.client import ask
 
 _SETTLE_SECONDS = 2.0
 _READ_SECONDS = 0.25
-"""Of one read: a flood of output must not delay the other sources."""
+"""Time limit of one read: a flood of output must not delay the other sources."""
 _REST_SECONDS = 20.0
-"""For the rest of the log at the end, which says why the command ended."""
+"""Time limit to read the rest of the log at the end, which says why the command ended."""
 
 
 class LogFollower:
-    """Reads the trainer's log as it grows; an event has the time at which its line was read.
+    """Reads the trainer's log as it grows; an event is dated to when its line was read.
 
-    A block (a traceback) that does not grow for two seconds is complete. If the log is rotated
+    A block (a traceback) that has not grown for two seconds is complete. If the log is rotated
     twice before it is read, the lines between are lost. A watcher that starts late begins with the
-    current attempt, whose wrapper has noted its place in the log.
+    current attempt, whose wrapper has recorded where its output starts in the log.
     """
 
     def __init__(self, path: Path, grammar: Grammar, stream: str, clock: Clock) -> None:
@@ -77,7 +77,7 @@ class LogFollower:
 
     @property
     def file(self) -> int:
-        """The inode of the file that is read."""
+        """Inode of the file being read."""
         return self._tail.file
 
     def read(self) -> Reading[tuple[Observed, ...]]:
@@ -93,7 +93,7 @@ class LogFollower:
         return Ok(self._at(now, events))
 
     def rest(self) -> tuple[Observed, ...]:
-        """Read to the end after the command has ended; open blocks are complete."""
+        """Read to the end after the command has ended, and complete any open block."""
         now = self._clock.now()
         events, _ = self._read(now, _REST_SECONDS)
         events += self._settle()
@@ -107,7 +107,7 @@ class LogFollower:
         return tuple(Observed(now, self._stream, event) for event in events)
 
     def _read(self, now: float, seconds: float) -> tuple[list[Event], OSError | None]:
-        """Read until there is no more, or for so long; also return an error."""
+        """Read to the end of the log, for at most `seconds`; also return the error, if any."""
         events: list[Event] = []
         until = time.monotonic() + seconds
         if not self._has_begun:
@@ -136,7 +136,7 @@ class LogFollower:
             return events, error
 
     def _begin(self) -> None:
-        """Skip to the current attempt; repeated until there is a log."""
+        """Skip to the start of the current attempt; called again until the log exists."""
         state = contract.read_json(str(self._tail.path.with_name(contract.ATTEMPT))) or {}
         place = state.get("log")
         place = place if isinstance(place, dict) else {}
@@ -155,9 +155,9 @@ _LOST = ("uncopied_bytes", "unwritten_bytes")
 
 
 class WrapperCounts:
-    """How much of the trainer's output never reached its log, as the wrapper counts it.
+    """Bytes of the trainer's output that never reached its log, as counted by the wrapper.
 
-    The wrapper is asked over its socket; if it does not answer, the last count stays.
+    The wrapper is queried over its socket; if it does not answer, the last count is kept.
     """
 
     def __init__(self, volume: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -196,7 +196,7 @@ class SourceSpec(NamedTuple):
 class PodSources:
     """Optional sources besides the volume: NCCL's RAS service, RDMA cards, TensorBoard files.
 
-    One that is not there is Absent, which is not a fault.
+    A source that does not exist is Absent, which is not a fault.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class PodSources:
         sys_root: str = "/sys",
         ras_address: tuple[str, int] | None = None,
     ) -> None:
-        """`ras_address`: by default from NCCL_RAS_ADDR; containers of a pod share their network."""
+        """`ras_address`: by default from NCCL_RAS_ADDR; the containers of a pod share a network."""
         self._engine = engine
         self.ras = NcclRas(
             address_of(os.environ) if ras_address is None else ras_address, stream, read_answer,
@@ -242,17 +242,17 @@ class PodSources:
         return None if self._events is None else self._events.iteration
 
     def _is_settled(self) -> bool:
-        """The job is past its first steps, when communicators are created."""
+        """Return whether the job is past its first steps, in which it creates communicators."""
         attempt = self._engine.job.attempt
         has_moved = attempt.iteration is not None and attempt.phase not in _NOT_SETTLED
         return has_moved and attempt.ended_at is None
 
     def _is_asker(self) -> bool:
-        """One answer covers the whole job: only the pod of rank 0 polls."""
+        """Only the pod of rank 0 polls, because one answer covers the whole job."""
         return 0 in self._engine.job.attempt.ranks
 
     def _is_silent(self) -> bool:
-        """Progress is overdue; called from the polling thread."""
+        """Return whether progress is overdue; called from the polling thread."""
         known = list(self._engine.incidents)
         attempt = self._engine.job.attempt.number
         return any(
@@ -329,7 +329,7 @@ class VolumeCollector:
 
     @property
     def sources(self) -> dict[str, SourceState]:
-        """`nvml` is up while the GPUs are read by NVML in this process."""
+        """State of each source; `nvml` is up while this process reads the GPUs through NVML."""
         known = {each.name: SourceState(each.is_up, each.read_at) for each in self.monitored}
         is_own = self._gpus.route == "nvml"
         known["nvml"] = SourceState(is_own, known["gpus"].read_at if is_own else None)
@@ -346,11 +346,11 @@ class VolumeCollector:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Bytes of the log that the wrapper could not copy or write."""
+        """Bytes of output that the wrapper could not copy or write to the log."""
         return self._counts.dropped
 
     def read(self) -> list[Observed]:
-        """Return what is new, in the order in which the engine must observe it."""
+        """Return new observations, in the order in which the engine must observe them."""
         now = self.clock.now()
         polled = self._poll(self._wrapper_source, now)
         states = [self._since_last_read(each, now) for each in polled]
@@ -372,16 +372,16 @@ class VolumeCollector:
         return [*starts, *(_of_now(each, now) for each in seen), *ends]
 
     def rest(self) -> list[Observed]:
-        """Read the rest after the command has ended, and its save folder."""
+        """After the command has ended, read the rest of its output and its save folder."""
         return [*self.log.rest(), *self.read(), *self.stored_now()]
 
     def poll_save_soon(self) -> None:
-        """Make the next poll of the save folder due; from any thread."""
+        """Make the next poll of the save folder due now; may be called from any thread."""
         if self.folder is not None:
             self.folder.poll_soon()
 
     def stored_now(self) -> tuple[Observed, ...]:
-        """Poll the save folder and wait for it, before a checkpoint is chosen."""
+        """Poll the save folder and wait for the result, before a checkpoint is chosen."""
         if self.folder is None:
             return ()
         found = self.folder.read_now(_POLL_NOW_SECONDS)
@@ -400,15 +400,16 @@ class VolumeCollector:
             return []
 
     def _since_last_read(self, observed: Observed, now: float) -> Observed:
-        """Move the time to after the last read. An attempt that was running before the first read
-        starts then: the time before is not silence, and what was saved in it belongs to it."""
+        """Move the time to after the last read. An attempt that was already running at the first
+        read is dated to that read, so that the time before does not count as silence;
+        `late_seconds` keeps the checkpoints that it saved before then attributed to it."""
         at, what = min(max(observed.at, self._read_at), now), observed.what
         if not self._has_read and isinstance(what, AttemptStart) and observed.at < at:
             what = what._replace(late_seconds=at - observed.at)
         return observed._replace(at=at, what=what)
 
     def _start_attempt(self) -> None:
-        """Renew the process, GPU and probe sources: their state does not survive an attempt."""
+        """Recreate the process, GPU and probe sources: their state is valid for one attempt."""
         processes = self._processes = NodeProcesses(self._volume, self.stream)
         self._gpus = GpuSource(
             self._volume, self.stream, self._catalogue,
@@ -420,7 +421,7 @@ class VolumeCollector:
         self._add("gpus", self._gpus.read, Source.GPU)
 
     def _beats(self) -> Reading[tuple[Observed, ...]]:
-        """Read the probes of the wrapper's attempt. Their attempt number is removed: if torchrun
+        """Read the probes of the wrapper's attempt. The attempt number is removed: if torchrun
         restarts its workers, the log opens an attempt that the wrapper does not count."""
         state = self._wrapper.state
         if state is None:
@@ -441,8 +442,8 @@ class VolumeCollector:
 
 
 def _of_now(observed: Observed, now: float) -> Observed:
-    """Bound the age of an observation, whatever the wall clock of its source is. The age of a probe
-    record comes from a better clock."""
+    """Bound the age of an observation, in case the wall clock of its source is wrong. The age of a
+    probe record comes from the monotonic clock, so it is only kept out of the future."""
     oldest = observed.at if isinstance(observed.what, Beat) else now - STALE_SECONDS
     at = min(max(observed.at, oldest), now)
     return observed if at == observed.at else observed._replace(at=at)

@@ -3,7 +3,7 @@
 """Writes the record and collects the evidence of each incident of a watched run.
 
 `mwatch.engine.incidents` defines what an incident is. A record is rewritten whenever it changes, so
-that it exists whatever happens to the watcher.
+that it is on disk even if the watcher is killed.
 """
 
 from __future__ import annotations
@@ -35,27 +35,28 @@ from mwatch.watch.collector import VolumeCollector
 _MAX_ANNOUNCEMENTS = 3
 _RECALL_SECONDS = 2.0
 _SETTLED_SECONDS = 5.0
-"""A record that has not changed for so long is copied off the pod again, with its evidence."""
+"""A changed record that then stays unchanged this long is copied off the pod again, with its
+evidence."""
 
 
 @dataclass(slots=True)
 class TrackedIncident:
-    """An incident with the state that this process keeps for it."""
+    """An incident and the state that this process keeps for it."""
 
     incident: Incident
     record: IncidentRecord
     case: EvidenceCase | None = None
     announced: Cause | None = None
-    """The cause that was announced; None if none was, or its end was."""
+    """The cause that was announced; None if there was none, or the end was announced since."""
     announcements: int = 0
     changed_at: float | None = None
-    """When the record last changed since its evidence was copied off the pod."""
+    """When the record last changed after its evidence was copied off the pod."""
     has_reported_evidence: bool = False
-    """An update has reported the record with its evidence."""
+    """Whether an update has already returned the record with its evidence."""
 
 
 class IncidentChanges(NamedTuple):
-    """What an update found; one incident is announced a few times at most."""
+    """The result of an update. An incident is announced at most a few times."""
 
     found: list[Incident]
     closed: list[Incident]
@@ -72,12 +73,12 @@ class IncidentTracker:
         self._is_act = is_act
         self._tracked: deque[TrackedIncident] = deque(maxlen=MAX_INCIDENTS)
         self._earlier: dict[str, SavedEvidence] = {}
-        """By incident: evidence that an earlier watcher of this run has saved."""
+        """Evidence that an earlier watcher of this run saved, by incident id."""
         self.problems: list[str] = []
         self._recall()
 
     def _recall(self) -> None:
-        """Read what an earlier watcher of this run has left, within a time limit."""
+        """Read the records of earlier watchers of this run, within a time limit."""
         call = BackgroundCall(
             "mwatch-recall", lambda: Ok(self._files.read()), limit_seconds=_RECALL_SECONDS
         )
@@ -117,7 +118,7 @@ class IncidentTracker:
         return changes
 
     def collect_evidence_before_restart(self, decision: Decision) -> Path | None:
-        """Return the folder of the evidence; wait for it only if the restart is carried out."""
+        """Return the evidence folder; wait for the evidence only if the restart is carried out."""
         tracked = self._of(decision)
         if tracked is None:
             return None
@@ -166,7 +167,7 @@ class IncidentTracker:
         self._evidence.keep_again(case)
 
     def _want_evidence(self, tracked: TrackedIncident) -> None:
-        """A warning does not justify a dump of all ranks."""
+        """Request evidence if it is critical: a warning does not justify a dump of all ranks."""
         symptoms = tracked.incident.symptoms
         found = [each.finding.severity for each in symptoms if each.closed_at is None]
         is_saved = tracked.incident.id in self._earlier
@@ -226,9 +227,9 @@ _BETWEEN_SECONDS = 2.0
 
 
 class EvidenceExtras:
-    """Adds to a bundle what this process sees, and two answers of NCCL's RAS service.
+    """Adds to a bundle the state seen by this process, and two answers of NCCL's RAS service.
 
-    Only two answers, some seconds apart, show that the counts stand still.
+    It takes two answers, some seconds apart, to show that the counts stand still.
     """
 
     def __init__(
@@ -237,13 +238,13 @@ class EvidenceExtras:
         snapshot: Callable[[], bytes] | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`snapshot`: makes the page that a controller would get now."""
+        """`snapshot`: returns the page that a controller would get now."""
         self._live = live
         self._snapshot = snapshot
         self._sleep = sleep
 
     def __call__(self) -> Iterator[Content | Missing]:
-        """Takes seconds; called in a thread of the bundle."""
+        """Yield the content. Takes seconds, and is called in the thread of the bundle."""
         if self._snapshot is not None:
             yield Content("snapshot.json", self._snapshot())
         gpus = self._live.gpus

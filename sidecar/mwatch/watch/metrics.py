@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exports a watched run: `/metrics` and `/healthz`, OTLP, notes for TensorBoard, notifications.
 
-The loop takes a snapshot after each evaluation; exporters read the newest one in their own threads
+The loop takes a snapshot after each evaluation. Exporters read the newest one in their own threads
 and never block the loop.
 """
 
@@ -120,8 +120,8 @@ class RunMetrics:
 
 @contextmanager
 def serve(port: int | None, metrics: RunMetrics, more: Pages | None = None) -> Iterator[RunMetrics]:
-    """Serve the metrics, and `more` pages, on `port`; a port that is not free is a problem, but not
-    an error."""
+    """Serve the metrics and the pages in `more` on `port`. If the port is taken, the problem is
+    reported and the run goes on without them."""
     server = None
     if port is not None:
         try:
@@ -140,25 +140,25 @@ def serve(port: int | None, metrics: RunMetrics, more: Pages | None = None) -> I
 
 
 _CLOSE_SECONDS = 0.5
-"""Of each: a pod that ends does not wait for a collector."""
+"""Time limit to close OTLP or the notes: a pod that ends must not wait for a collector."""
 
 
 _NOTIFY_CLOSE_SECONDS = 3.0
-"""The last message says why the run ended."""
+"""Longer, because the last message says why the run ended."""
 
 
 class NotifyTarget(NamedTuple):
     urls: Sequence[str]
     link: str
-    """Where the reader of a message finds the run: an address or a command."""
+    """Where the recipient of a message finds the run: an address or a command."""
     is_act: bool
 
 
 class RunNotices:
-    """Notifies people of each stage of an incident once."""
+    """Sends one notification for each stage of an incident."""
 
     def __init__(self, target: NotifyTarget) -> None:
-        """InputError if a URL is invalid, or if the package is not installed."""
+        """Raise InputError if a URL is invalid or the package is not installed."""
         from mwatch.export.notify.notifier import Notifier
 
         self._target = target
@@ -185,9 +185,9 @@ class RunNotices:
 
 
 class Exporters:
-    """OTLP, notes for TensorBoard, notifications; packages are imported only if they are used.
+    """OTLP, notes for TensorBoard, and notifications.
 
-    They need as much memory as the rest of a sidecar.
+    Their packages are imported only if used: they need as much memory as the rest of a sidecar.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Exporters:
         attributes: Mapping[str, str] | None = None,
         notify: NotifyTarget | None = None,
     ) -> None:
-        """InputError if an endpoint is not an address."""
+        """Raise InputError if an endpoint is not an address."""
         self._notices = None if notify is None else RunNotices(notify)
         self._snapshots = snapshots
         self._otlp: Otlp | None = None

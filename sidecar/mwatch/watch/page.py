@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`GET /`: a live page, for any number of browsers at the cost of about one.
 
-Nothing is rendered until somebody opens the page, and then at most once a second for all browsers
-together. The loop makes a state only when one is wanted; threads of the server render it. The page
-is read-only and needs no token. Browsers poll: an open page holds no connection and no thread.
-`LivePage` is the page of one run; the controller has others.
+Nothing is rendered until a browser opens the page, and then at most once a second for all browsers
+together. The loop builds a state only while a page is open; the server's threads render it. The
+page is read-only and needs no token. Browsers poll: an open page holds no connection and no thread.
+`LivePage` is the page of one run; the controller has pages of its own.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ MAX_PAGES = 200
 MIN_SECONDS = 1.0
 MAX_SECONDS = 8.0
 _MAX_SHARED_SECONDS = 15.0
-"""Of pages that share a budget; shorter than `_WANTED_SECONDS`."""
+"""Longest interval of pages that share a CPU budget; shorter than `_WANTED_SECONDS`."""
 _WAIT_SECONDS = 5.0
-"""For the first report: the loop may be busy."""
+"""How long a request waits for the first report: the loop may be busy."""
 _MAX_WAITING = 4
-"""The server has few connections, and scrapes need one."""
+"""Requests that may wait at once: the server has few connections, and scrapes need one."""
 _WANTED_SECONDS = 20.0
-"""A page that has not asked for so long is closed."""
+"""A page that has not polled for this long counts as closed."""
 _OPENED_SECONDS = 10.0
 _POLLS_PER_SECOND = 20.0
-"""Of all pages together: many pages each poll less often."""
+"""Limit for all pages together: the more pages are open, the less often each polls."""
 _LAST_SECONDS = 2.0
 _MARK_SECONDS = 3.0
-"""Between two states that are made for a new mark, whatever they cost."""
+"""Shortest interval between states that are built early for a new mark, whatever they cost."""
 _PAGE_ID = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _CURSOR = re.compile(r"([0-9a-f]{8})\.([0-9]{1,15})", re.ASCII)
 _LOCAL = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?", re.ASCII | re.IGNORECASE)
@@ -56,7 +56,7 @@ State = TypeVar("State")
 
 
 class OpenPages:
-    """Counts the open pages by the id that each got from the server."""
+    """Counts the open pages by the id that the server gave each of them."""
 
     def __init__(self, most: int = MAX_PAGES, clock: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -65,8 +65,8 @@ class OpenPages:
         self._lock = threading.Lock()
 
     def admit(self, id: str | None = None, about: str = "") -> str | None:
-        """Return the id of an open page, new if it has none; None: too many are open. `about`: what
-        the page shows."""
+        """Return the id of an open page, a new one if it has none; None if too many are open.
+        `about`: what the page shows."""
         now = self._clock()
         with self._lock:
             for each in [each for each, (until, _) in self._until.items() if until <= now]:
@@ -89,9 +89,9 @@ class OpenPages:
 
 
 class PartsPage(Generic[State]):
-    """A page of named parts. `update` and `finish` are called by the loop, the rest by the server.
+    """A page of named parts. The loop provides states, the server handles requests.
 
-    A subclass renders the parts of a state."""
+    A subclass renders a state into parts."""
 
     def __init__(
         self,
@@ -105,10 +105,10 @@ class PartsPage(Generic[State]):
         open: OpenPages | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`name`: different for each of the pages that share `open`. `address`: of its changes,
-        seen from the page. `cpu_share`: of a core, at most, for the rendering of all these pages.
+        """`name`: distinguishes the pages that share `open`. `address`: of its changes, relative to
+        the page. `cpu_share`: largest share of a core for rendering all these pages.
         `is_local`: refuse requests that name another host, as a web site's script would.
-        `read`: makes the state in the threads of the server, if there is no loop."""
+        `read`: builds the state in the threads of the server, if there is no loop."""
         self._name = name
         self._of = of
         self._address = address
@@ -136,24 +136,24 @@ class PartsPage(Generic[State]):
 
     scripts: tuple[str, ...] = ("page.js", "live.js")
     max_wait_seconds = _MAX_SHARED_SECONDS
-    """Between two requests of a browser. Where the loop gives marks, a browser asks more often than
-    a state is made: an answer without a change costs little."""
+    """Longest interval between two requests of a browser. Where the loop passes marks, browsers
+    poll more often than a state is built: an answer without a change costs little."""
 
     def render(self, state: State) -> Mapping[str, str]:
         raise NotImplementedError
 
     def is_over(self, state: State) -> bool:
-        """Nothing will change any more."""
+        """Return whether the state is final."""
         return False
 
     @property
     def spared_seconds(self) -> float:
-        """Of the last rendering: CPU time that has a limit of its own."""
+        """CPU time of the last rendering that falls under a separate limit."""
         return 0.0
 
     def show_if_wanted(self, make: Callable[[], State], mark: object = None) -> None:
-        """Make a state, if somebody has the page open and the last one is old enough. `mark`: if
-        this changes, the page must not wait for its turn."""
+        """Build a state, if the page is open and the last state is old enough. A change of `mark`
+        makes a state due earlier."""
         age = self._clock() - self._made_at
         is_due = age >= self._seconds or (mark != self._mark and age >= _MARK_SECONDS)
         if self.is_wanted and is_due:
@@ -174,7 +174,7 @@ class PartsPage(Generic[State]):
             self._fresh.notify_all()
 
     def show_last(self, state: State, seconds: float = _LAST_SECONDS) -> None:
-        """Show the end, and give open pages a moment to get it."""
+        """Show the final state, and give open pages a moment to fetch it."""
         self._last_seen.clear()
         self.show(state)
         if not self.is_wanted:
@@ -208,7 +208,7 @@ class PartsPage(Generic[State]):
         return html_page(text, live.policy(*self.scripts))
 
     def changes(self, request: Request) -> Page:
-        """The parts that have changed since the client's `after`."""
+        """Return the parts that have changed since the client's `after`."""
         if self._is_local and (refused := foreign(request)) is not None:
             return refused
         query = parse_qs(request.query)
@@ -242,7 +242,7 @@ class PartsPage(Generic[State]):
         return f"{self._life}.{self._number}"
 
     def _update(self, *, is_waiting: bool) -> str | None:
-        """Render the newest state, unless another thread does; return why there is none yet."""
+        """Render the newest state, unless another thread is doing so; return why there is none."""
         asked = self._clock()
         is_idle = asked - self._asked_at >= _WANTED_SECONDS
         self._asked_at = asked
@@ -266,7 +266,7 @@ class PartsPage(Generic[State]):
         return None
 
     def _wait(self, asked: float) -> None:
-        """Wait for the loop, which makes a state in its next turn."""
+        """Wait for the loop, which builds a state in its next turn."""
         if self._may_wait.acquire(blocking=False):
             try:
                 with self._fresh:
@@ -298,7 +298,7 @@ Reported = TypeVar("Reported", bound=HasReport)
 
 
 class ReportPage(PartsPage[Reported]):
-    """The page of one report, which is also served itself."""
+    """The page of one report; serves the report itself too."""
 
     _renderer: LiveParts | None = None
 
@@ -313,7 +313,7 @@ class ReportPage(PartsPage[Reported]):
         return 0.0 if self._renderer is None else self._renderer.chart_seconds
 
     def story(self, request: Request) -> Page:
-        """The report: `mwatch report` of a live job makes its page of it."""
+        """Return the report, from which `mwatch report` renders the page of a live job."""
         if self._is_local and (refused := foreign(request)) is not None:
             return refused
         problem, state = self._update(is_waiting=True), self._state
@@ -330,7 +330,7 @@ class RunState(NamedTuple):
 
 
 class LivePage(ReportPage[RunState]):
-    """One run's page."""
+    """The page of one run."""
 
     def __init__(
         self,
@@ -344,7 +344,7 @@ class LivePage(ReportPage[RunState]):
         read: Callable[[], RunReport] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`cpu_share`: of a core, at most, for the charts, and as much for all the rest."""
+        """`cpu_share`: largest share of a core for the charts, and the same for all the rest."""
         super().__init__(
             cpu_share=cpu_share, is_local=is_local, clock=clock,
             read=None if read is None else lambda: self._taken(read()),
@@ -355,11 +355,11 @@ class LivePage(ReportPage[RunState]):
         self._title = title
 
     def update(self, make: Callable[[], RunReport]) -> None:
-        """Make a report, if somebody has the page open and the last one is old enough."""
+        """Build a report, if the page is open and the last report is old enough."""
         self.show_if_wanted(lambda: self._taken(make()))
 
     def finish(self, report: RunReport, seconds: float = _LAST_SECONDS) -> None:
-        """Show the end, and give open pages a moment to get it."""
+        """Show the final report, and give open pages a moment to fetch it."""
         self.show_last(self._taken(report), seconds)
 
     def _taken(self, report: RunReport) -> RunState:
@@ -382,7 +382,7 @@ class LivePage(ReportPage[RunState]):
 
 
 def protected_checkpoints(changes: Sequence[str]) -> frozenset[int]:
-    """The iterations in lines of the wrapper such as `protected iter_0000400 in .mwatch/keep`."""
+    """Read the iterations from wrapper lines such as `protected iter_0000400 in .mwatch/keep`."""
     found = (_PROTECTED.match(each) for each in changes)
     return frozenset(int(each[1]) for each in found if each)
 
@@ -396,7 +396,7 @@ def html_page(text: str, policy: str) -> Page:
 
 
 def foreign(request: Request) -> Page | None:
-    """Refuse a request under the name of a web site, whose scripts may send it (DNS rebinding)."""
+    """Refuse a request that names a web site as host: its scripts may send it (DNS rebinding)."""
     host = next((text for name, text in request.headers.items() if name.lower() == "host"), "")
     if _LOCAL.fullmatch(host):
         return None

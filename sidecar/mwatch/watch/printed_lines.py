@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The newest iteration lines of a log as they were printed, for evidence.
 
-Events hold numbers, not texts, and most lines never prove anything. A bounded number of texts is
-kept, so that a finding can quote its lines; for an older line the summary of its numbers stays.
+Events hold numbers, not text, and most lines are never needed as evidence. A bounded number of them
+is kept, so that a finding can quote its lines; an older line is shown as a summary of its numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mwatch.model.event import Event, Iteration
 
 MAX_LINES = 512
 MAX_BYTES = 2000
-"""Of one line."""
+"""Longest part of a line that is kept."""
 
 
 class PrintedLines:
@@ -25,12 +25,12 @@ class PrintedLines:
         self._kept: dict[int, bytes] = {}
 
     def restart(self, ended: int = 0) -> None:
-        """Another file, or a rewritten one. `ended`: lines before the place that is read first."""
+        """Start again with another or a rewritten file, from the line after line `ended`."""
         self._ended, self._rest = ended, b""
         self._kept.clear()
 
     def note(self, data: bytes, events: Iterable[Event]) -> None:
-        """`events`: what the reader made of `data`."""
+        """Keep the iteration lines in `data`. `events`: those that the reader found in it."""
         *whole, rest = (self._rest + data).split(b"\n")
         self._rest = rest[:MAX_BYTES]
         first = self._ended + 1
@@ -42,10 +42,10 @@ class PrintedLines:
             del self._kept[next(iter(self._kept))]
 
     def text(self, file: str, line: int) -> str | None:
-        """None: it is no longer known, or is no iteration line."""
+        """Return a line; None if it is no longer kept, or is not an iteration line."""
         found = self._kept.get(line) if file == self._file else None
         if found is None:
             return None
-        from mwatch.report.log_ends import quotation  # much code, and seldom needed
+        from mwatch.report.log_ends import quotation  # large, and rarely needed
 
         return quotation(found)

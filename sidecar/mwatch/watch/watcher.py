@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Passes what is observed in a run to the engine, and its verdicts to reports, metrics and views.
+"""Passes the observations of a run to the engine, and its verdicts to reports, metrics and views.
 
-It starts and ends nothing: `mwatch.run` does, and a sidecar never. Reports, metrics and views may
+The watcher never starts or ends a command; only `mwatch.run` does. Reports, metrics and views may
 fail without affecting the verdict.
 
-What a job has learnt is in `timeline.json` and `calibration.json` of its save folder. Both are read
-once, when it is known where the job saves; the wrapper writes the timeline, and the calibration is
-written here if mwatch acts. Threads do this: storage that hangs must not block the watcher.
+What a job has learned is stored in `timeline.json` and `calibration.json` of its save folder. Both
+are read once, as soon as the save folder is known. The wrapper writes the timeline; this module
+writes the calibration if mwatch acts. All of it is done in threads, because storage that hangs must
+not block the watcher.
 """
 
 from __future__ import annotations
@@ -78,12 +79,12 @@ class SavedState:
         self._problems: list[str] = []
 
     def wait(self, seconds: float) -> None:
-        """Wait until the files are read, before a decision that depends on them."""
+        """Wait for the files to be read, before a decision that depends on them."""
         self._call.wait(seconds)
 
     def recall(self, job: Job) -> list[Rollback] | None:
-        """Load what earlier attempts saved into `job` and return their rollbacks; None if it is not
-        read yet, or was loaded before."""
+        """Load what earlier attempts saved into `job` and return their rollbacks; None if the files
+        are not read yet, or were already loaded."""
         match self._call.take():
             case Ok(found):
                 return self._learn(job, found)
@@ -140,9 +141,9 @@ class SavedState:
 
 
 def _learn(job: Job, learnt: Calibration) -> None:
-    """What this attempt has learnt itself takes precedence."""
+    """Merge a saved calibration into `job`; what this attempt has learned takes precedence."""
     if not learnt.key:
-        return  # it is empty
+        return  # empty
     if not job.calibration.key:
         job.calibration = learnt
         return
@@ -160,8 +161,9 @@ _MAX_HELD = 256
 class StartGate:
     """Holds back observations until the training starts.
 
-    A sidecar starts before the trainer's image is pulled. What it sees meanwhile (a save folder,
-    idle GPUs, an absent source) is not the start of an attempt, nor is that time a slow start.
+    A sidecar starts before the trainer's image is pulled. What it observes until then (a save
+    folder, idle GPUs, an absent source) is not the start of an attempt, and the wait is not a slow
+    start.
     """
 
     def __init__(self) -> None:
@@ -169,7 +171,7 @@ class StartGate:
         self._held: deque[Observed] = deque(maxlen=_MAX_HELD)
 
     def let_through(self, observations: Iterable[Observed]) -> list[Observed]:
-        """Return them in order; those held back get the time of the start."""
+        """Return the observations in order; those held back are dated to the start."""
         new = list(observations)
         if self.has_begun:
             return new
@@ -184,7 +186,7 @@ class StartGate:
 
 
 def _is_beginning(observed: Observed) -> bool:
-    """A fault without a line comes from a source of the node, not from the trainer."""
+    """Return whether it comes from the trainer; a fault without a line comes from the node."""
     return not isinstance(observed.what, _EARLY) and getattr(observed.what, "line", 1) != 0
 
 
@@ -194,7 +196,7 @@ _MAX_NOTED = 256
 class Places(Protocol):
     @property
     def path(self) -> Path:
-        """Paths in reports are relative to it."""
+        """Paths in reports are relative to this folder."""
 
     @property
     def volume(self) -> Path: ...
@@ -214,25 +216,25 @@ class RunObserver(Protocol):
     """A view of a watched run: a terminal, plain lines, or nothing."""
 
     def began(self, number: int, resume_from: int | None, reason: str) -> None:
-        """An attempt has started; `resume_from` if mwatch chose it."""
+        """An attempt has started; `resume_from` is set if mwatch chose the checkpoint."""
 
     def looked(self, job: Job, assessment: Assessment) -> None:
-        """An evaluation ended, about twice a second."""
+        """An evaluation has ended; called about twice a second."""
 
     def found(self, incident: Incident) -> None:
-        """There is a new incident."""
+        """An incident was found."""
 
     def closed(self, incident: Incident) -> None:
-        """An incident ended without an action."""
+        """An incident has ended without an action."""
 
     def acted(self, decision: Decision, is_real: bool, evidence: str | None) -> None:
-        """`is_real`: it was carried out; else mwatch only observes."""
+        """An action is due. `is_real`: it is carried out; otherwise mwatch only observes."""
 
     def noted(self, text: str) -> None:
         """There is a message for the user."""
 
     def printed(self, data: bytes) -> None:
-        """The trainer printed this, if mwatch shows its output."""
+        """The trainer printed `data`; called only if mwatch shows its output."""
 
     def ended(self, ended: RunEnd) -> None: ...
 
@@ -243,7 +245,7 @@ _MOST_FAILURES = 8
 class SafeObserver:
     """Wraps a view so that its failures are ignored.
 
-    The terminal may be closed, or the reader of a pipe exit: that ends the view and nothing else.
+    If the terminal is closed or the reader of a pipe exits, only the view ends.
     """
 
     def __init__(self, view: RunObserver) -> None:
@@ -261,9 +263,9 @@ class SafeObserver:
         try:
             getattr(self._view, name)(*arguments, **named)
         except OSError:
-            self._failures = _MOST_FAILURES  # the reader is gone
+            self._failures = _MOST_FAILURES  # the terminal or pipe is closed
         except Exception:
-            self._failures += 1  # it could not be drawn
+            self._failures += 1  # drawing failed
 
 
 class RunRecorder:
@@ -274,7 +276,7 @@ class RunRecorder:
         self._saved: SavedState | None = None
 
     def recall(self, save: Path) -> list[Rollback] | None:
-        """Load what earlier attempts saved and return their rollbacks; None until it is read."""
+        """Load what earlier attempts saved and return their rollbacks, once; None otherwise."""
         if self._saved is None:
             self._saved = SavedState(save)
         return self._saved.recall(self._engine.job)
@@ -310,14 +312,14 @@ class RunWatcher:
         out: Exporters | None = None,
         files: IncidentFiles | None = None,
     ) -> None:
-        """`extra`: more for each bundle of evidence. `off_pod`: copies bundles off the pod.
-        `files`: a store of incidents with other bounds."""
+        """`extra`: additional content for each evidence bundle. `off_pod`: copies bundles off the
+        pod. `files`: an incident store with other limits than the default."""
         self._out = out
         self.engine = engine
         engine.quote = live.log.printed.text
         self.clock = live.clock
         self.recalled: list[Rollback] = []
-        """Rollbacks that were saved beside the checkpoints before."""
+        """Rollbacks that earlier attempts saved beside the checkpoints."""
         self._folder = folder
         self._is_act = is_act
         self._live = live
@@ -337,11 +339,11 @@ class RunWatcher:
         self._blind_from = self.clock.now() + engine.settings.hang.blind_after_seconds
 
     def running(self) -> int:
-        """The number of the attempt that runs now."""
+        """Return the number of the current attempt."""
         return self.engine.job.attempt.number
 
     def begin(self) -> None:
-        """The command is about to start: from now on silence counts."""
+        """Call when the command is about to start: from then on, silence counts."""
         self._first.has_begun = True
         absent = SourceStatusChange(Source.CHECKPOINTS, False, "not read yet")
         self._observe([Observed(self.clock.now(), self._live.stream, absent)])
@@ -367,14 +369,14 @@ class RunWatcher:
         return assessment
 
     def _assess(self, now: float) -> Assessment:
-        """A watcher that has just started is not blind yet."""
+        """Evaluate; a watcher that has just started, and has no data yet, is not blind."""
         if not self._first.has_begun and now < self._blind_from:
             nothing = Decision(Action.NONE, Cause.UNKNOWN, 1, "no data yet")
             return Assessment(now, (), nothing)
         return self.engine.evaluate(now)
 
     def look_closely(self) -> Assessment:
-        """Evaluate with the current content of the save folder, before an action."""
+        """Evaluate with a fresh listing of the save folder, before an action."""
         self._record.wait_for_memory()
         self._observe(self._live.stored_now())
         return self.look()
@@ -398,7 +400,7 @@ class RunWatcher:
             self.keeper.acted(decision)
 
     def attempt_ended(self, exit: ProcessExit | None = None) -> None:
-        """Read the rest of an ended attempt. `exit`: if its wrapper did not write how it ended."""
+        """Read the rest of an attempt that ended; `exit`: how, if its wrapper did not record it."""
         self._observe(self._live.rest())
         if exit is not None:
             self._observe([Observed(self.clock.now(), self._live.stream, exit)])

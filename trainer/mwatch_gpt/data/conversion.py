@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Converts text into indexed datasets, by several processes, from where the last run stopped.
+"""Converts text into indexed datasets with several processes, resuming where the last run stopped.
 
-The state file belongs to the first key's output and covers all keys, which are written side by
-side. A few blocks per worker are in flight, so memory does not grow with the input. A killed
-worker ends the run with an error, and workers end with the process that started them.
+The state file belongs to the first key's output and covers all keys, which are written in parallel.
+Only a few blocks per worker are in flight, so memory does not grow with the input. A killed worker
+ends the run with an error, and workers end with the process that started them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from mwatch_gpt.data.writer import (
 )
 
 _AHEAD = 3
-_encoders: list[Encoder] = []  # of this worker
+_encoders: list[Encoder] = []  # this worker's encoder
 
 
 def encoded(
@@ -78,18 +78,18 @@ def _in_order(
 
 
 def _taken(block: TextBlock, future: Future[EncodedBlock]) -> tuple[TextBlock, EncodedBlock]:
-    # The worker has its bytes; only the position is needed from here on.
+    # The worker has the block's bytes; only the position is needed from here on.
     return block._replace(data=b""), future.result()
 
 
 def _begin(wanted: EncodingOptions) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it for all
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it for all workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     _encoders.append(Encoder(wanted))
 
 
 def _end_with_parent() -> None:
-    """End with a killed parent, which cannot stop its workers."""
+    """Exit when the parent ends: a killed parent cannot stop its workers."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
@@ -114,7 +114,8 @@ class ConversionJob(NamedTuple):
     def fingerprint(self) -> str:
         """Hash everything that changes the output.
 
-        An input that grew is another input; `skip_bad` may be decided when a bad line is met.
+        An input that grew counts as a different input. `skip_bad` is not included, so it can still
+        be changed when a bad line is found.
         """
         wanted = self.wanted
         parts = [repr((wanted.keys, wanted.append_eod)), wanted.tokenizer.fingerprint()]
@@ -139,7 +140,7 @@ Progress = Callable[[ConversionState], None]
 def convert(
     job: ConversionJob, progress: Progress, clock: Callable[[], float] = time.monotonic
 ) -> ConversionResult:
-    """Convert. Raises BadInput; what was written before is kept for the next run."""
+    """Convert the inputs. Raises BadInput; output written before that is kept for the next run."""
     tokenizer = build(job.wanted.tokenizer)
     end_of_document(tokenizer, job.wanted)
     code = typecode(tokenizer.vocab_size)
@@ -219,8 +220,8 @@ def _write(
             if not state.documents:
                 raise BadInput("the input has no text")
         finally:
-            # Keep what came before a bad line. The sizes are those after the last whole block: a
-            # signal or a full disk may have interrupted one.
+            # Keep the output before a bad line. The sizes are those after the last whole block,
+            # because a signal or a full disk may have interrupted the current one.
             _saved(job, writers, state)
             if not state.documents:
                 for writer in writers:

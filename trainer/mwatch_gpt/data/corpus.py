@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads input files as blocks of whole lines: plain, `.gz` or `.zst`, from any position.
 
-A position is a file and an offset in its unpacked bytes. A packed file is unpacked again up to it.
+A position is a file and an offset in its uncompressed bytes; to reach it, a compressed file is
+decompressed again from its start.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class BadInput(ValueError):
 
 
 class Disturbed(RuntimeError):
-    """A fault of the machine, not of the input: the same command continues when it is fixed."""
+    """A fault of the machine, not of the input: once it is fixed, the same command continues."""
 
 
 def package(name: str, reason: str) -> Any:
@@ -34,14 +35,15 @@ def package(name: str, reason: str) -> Any:
 
 
 _PACKED_BYTES = 1 << 13
-"""Read at a time. Four bytes may unpack to 128 KiB, so a malicious file takes 256 MiB."""
+"""Compressed bytes per read. Four bytes may expand to 128 KiB, so a malicious file takes at most
+256 MiB of memory."""
 
 
 class ZstFile(io.RawIOBase):
     """A `.zst` file, read frame by frame, so that a truncated file is an error.
 
-    The package's own reader takes a truncated file for a complete one. A file may hold several
-    frames, as `cat a.zst b.zst` makes it.
+    The package's own reader treats a truncated file as complete. A file may contain several frames,
+    such as the output of `cat a.zst b.zst`.
     """
 
     def __init__(self, path: str) -> None:
@@ -49,13 +51,13 @@ class ZstFile(io.RawIOBase):
         self._packed: IO[bytes] = open(path, "rb")  # noqa: SIM115 - closed with this one
         self._frame: Any = None
         self._ready = b""
-        self._rest = b""  # packed bytes after the end of a frame
+        self._rest = b""  # compressed bytes after the end of a frame
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Raises EOFError where the file ends inside a frame."""
+        """Read decompressed bytes. Raises EOFError if the file ends inside a frame."""
         while not self._ready:
             packed = self._rest or self._packed.read(_PACKED_BYTES)
             if not packed:
@@ -83,7 +85,7 @@ class ZstFile(io.RawIOBase):
 BLOCK_BYTES = 1 << 20
 MAX_LINE_BYTES = 1 << 30
 _PACKED = {".gz", ".zst"}
-# Any other OSError is the machine's fault: another try may succeed.
+# Errors of the input. Any other OSError is a fault of the machine: a retry may succeed.
 _UNREADABLE = (
     FileNotFoundError, IsADirectoryError, PermissionError, gzip.BadGzipFile, zlib.error, EOFError,
 )  # fmt: skip
@@ -104,7 +106,7 @@ class TextBlock(NamedTuple):
 
 
 def is_json(path: str) -> bool:
-    """Whether lines are JSON; else each line is a document."""
+    """Whether the file's lines are JSON; otherwise each line is a document."""
     inner = Path(path)
     inner = inner.with_suffix("") if inner.suffix in _PACKED else inner
     return inner.suffix in _JSON

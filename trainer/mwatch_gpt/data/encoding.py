@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encodes lines into tokens: the work of one worker on one block.
 
-As Megatron's preprocess_data.py: a text that is a list has one sequence per part, the
-end-of-document token belongs to the last one, and a document without tokens stays a document
+Same rules as Megatron's preprocess_data.py: a text that is a list has one sequence per part, the
+end-of-document token belongs to the last one, and a document without tokens remains a document
 without a sequence. Text is not split into sentences.
 """
 
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from mwatch_gpt.data.corpus import BadInput, TextBlock, is_json
 from mwatch_gpt.data.tokenizers import BYTES, Tokenizer, TokenizerChoice, build
 
-SMALL_VOCABULARY = 65500  # below it Megatron writes a token in two bytes
+SMALL_VOCABULARY = 65500  # below this size Megatron writes two bytes per token
 _SHOWN = 60
 
 
@@ -30,14 +30,14 @@ class EncodingOptions(NamedTuple):
 
 class Encoded(NamedTuple):
     tokens: bytes
-    lengths: bytes  # of its sequences, int32
+    lengths: bytes  # lengths of the sequences, int32
     documents: bytes  # number of sequences per document, int32
 
 
 class EncodedBlock(NamedTuple):
     parts: tuple[Encoded, ...]
     documents: int
-    token_count: int  # of all keys
+    token_count: int  # sum over all keys
     bad: tuple[str, ...] = ()  # skipped lines, with the reason
 
 
@@ -46,7 +46,7 @@ def typecode(vocab_size: int) -> str:
 
 
 class Encoder:
-    """One per worker: a tokenizer takes a while to load."""
+    """Encodes blocks; one per worker, because a tokenizer takes a while to load."""
 
     def __init__(self, wanted: EncodingOptions) -> None:
         self._wanted = wanted
@@ -106,12 +106,12 @@ class Encoder:
 
     @property
     def _is_bytes(self) -> bool:
-        """Whether it is our own format, in which every document has an end."""
+        """Whether the byte tokenizer is used, which ends every document with an end token."""
         return self._wanted.tokenizer.type == BYTES
 
 
 def end_of_document(tokenizer: Tokenizer, wanted: EncodingOptions) -> int | None:
-    """Return the token, if wanted. Raises BadInput if the tokenizer has none."""
+    """Return the end-of-document token, if wanted. Raises BadInput if the tokenizer has none."""
     if wanted.tokenizer.type == BYTES:
         return tokenizer.eod
     if not wanted.append_eod:
@@ -151,7 +151,7 @@ def _texts(path: str, line: bytes, keys: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _refuse_half_a_character(text: str) -> None:
-    """Refuse half of a surrogate pair, which JSON can contain and which has no bytes."""
+    """Reject half of a surrogate pair, which JSON can contain but UTF-8 cannot encode."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

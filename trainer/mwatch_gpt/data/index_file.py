@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Megatron's index (`.idx`): writing and checking it, and the weights of a blend of datasets.
+"""Writes and checks Megatron's index (`.idx`), and computes the weights of a blend of datasets.
 
-Layout: `MMIDIDX` and two zero bytes; version 1 (8 bytes); the code of the token's type (1); the
-number of sequences (8); of document entries (8); lengths (int32); where each sequence begins in
-the `.bin`, in bytes (int64); for each document the sequence where it begins, and the end (int64).
-All little-endian. It is never loaded whole: there may be hundreds of millions of sequences.
+Layout: `MMIDIDX` and two zero bytes; version 1 (8 bytes); token type code (1); number of sequences
+(8); number of document entries (8); sequence lengths (int32); byte offset of each sequence in the
+`.bin` (int64); for each document the number of its first sequence, then the end (int64). All
+little-endian. The index is never loaded whole: there may be hundreds of millions of sequences.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _HEAD = struct.Struct("<QBQQ")
 HEAD_BYTES = len(MAGIC) + _HEAD.size
 CODES = {"H": 8, "i": 4}
 _TOKENS = {1: "B", 2: "b", 3: "h", 4: "i", 5: "q", 8: "H"}
-"""For `array`. Megatron's format also has 6 and 7, floating-point numbers, which no token is."""
+"""Type code -> `array` type code. Megatron's format also has 6 and 7 for floating-point numbers,
+which are never tokens."""
 _PIECE = 1 << 18
 
 
@@ -58,7 +59,7 @@ class IndexCheck(NamedTuple):
 
 
 def write(out: IO[bytes], typecode: str, lengths: Path, documents: Path) -> None:
-    """Write from two files: the lengths (int32) and the documents' first sequences (int64)."""
+    """Write an index from two files: lengths (int32), documents' first sequences (int64)."""
     sequences = lengths.stat().st_size // 4
     entries = documents.stat().st_size // 8
     out.write(MAGIC + _HEAD.pack(VERSION, CODES[typecode], sequences, entries))
@@ -87,7 +88,7 @@ def _little(values: array[int]) -> bytes:
 
 
 def read_head(file: IO[bytes]) -> DatasetIndex | str:
-    """Read the header of a file just opened; a message if it is not an index."""
+    """Read the header of a newly opened file; return a message if it is not an index."""
     head = file.read(HEAD_BYTES)
     if head[: len(MAGIC)] != MAGIC:
         return "bad header: not an index file of Megatron"
@@ -196,7 +197,7 @@ def _read(file: IO[bytes], typecode: str, at: int, count: int) -> array[int]:
 
 
 class Share(NamedTuple):
-    """A dataset's weight: as given, else its share of all tokens."""
+    """A dataset's weight: the given one, or else its share of all tokens."""
 
     prefix: str
     weight: float
@@ -204,7 +205,7 @@ class Share(NamedTuple):
 
 
 def shares(names: Sequence[str]) -> list[Share]:
-    """Parse `PREFIX` or `PREFIX=WEIGHT`, the same form for all, and check every dataset."""
+    """Parse `PREFIX` or `PREFIX=WEIGHT` (the same form for all) and check every dataset."""
     found = [_named(name) for name in names]
     given = [weight for _, weight in found if weight is not None]
     if given and len(given) != len(found):

@@ -4,7 +4,7 @@
 
 Types have Megatron's names, and nothing is downloaded. As in Megatron's old GPT2BPETokenizer,
 `<|endoftext|>` in a text is ordinary text: a document cannot forge its own end. A `tokenizer.json`
-defines itself which tokens are found in a text.
+itself defines which special tokens are recognized in a text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ABOVE_BYTES = 256
 
 
 class ByteTokenizer:
-    """One token per byte, one for the end of a document, one for padding."""
+    """One token per byte, one for end of document, one for padding."""
 
     eod = END_OF_DOCUMENT
     pad = PADDING
@@ -44,14 +44,14 @@ class ByteTokenizer:
 
 
 def byte_letters() -> list[str]:
-    """Return a printable letter for each byte: itself, or the next above 255."""
+    """Return a printable letter for each byte: itself, or the next unused one above 255."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
     others = iter(range(_ABOVE_BYTES, 2 * _ABOVE_BYTES))
     return [chr(each if each in printable else next(others)) for each in range(_ABOVE_BYTES)]
 
 
 class WordTokens(dict[str, tuple[int, ...]]):
-    """Tokens of each word so far, computed on first use; most of a corpus is looked up."""
+    """Cache of each word's tokens, computed on first use; most words of a corpus are repeats."""
 
     def __init__(self, vocabulary: dict[str, int], ranks: dict[tuple[str, str], int]) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class WordTokens(dict[str, tuple[int, ...]]):
 
 
 def merged(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
-    """Join neighbours, the pair of the lowest rank first, the leftmost among equals."""
+    """Merge neighbours: the pair with the lowest rank first, the leftmost among equals."""
     after = [*range(1, len(parts)), -1]
     before = list(range(-1, len(parts) - 1))
     heap: list[tuple[int, int, str, str]] = []
@@ -86,7 +86,7 @@ def merged(parts: list[str], ranks: dict[tuple[str, str], int]) -> list[str]:
         _, left, first, second = heapq.heappop(heap)
         right = after[left]
         if parts[left] != first or right < 0 or parts[right] != second:
-            continue  # one of the two has been joined with another since
+            continue  # stale: one of the two has since been merged with another part
         parts[left], parts[right] = first + second, ""
         after[left] = after[right]
         if after[right] >= 0:
@@ -130,7 +130,7 @@ def _vocabulary(path: str) -> dict[str, int]:
 
 
 def _ranks(path: str, vocabulary: dict[str, int]) -> dict[tuple[str, str], int]:
-    """Read the merges: a version line, then pairs, the most frequent first."""
+    """Read the merges file: a version line, then pairs, the most frequent first."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read().split("\n")[1:]
@@ -166,7 +166,7 @@ class Tokenizer(Protocol):
 
 
 class TokenizerChoice(NamedTuple):
-    """Which tokenizer; small enough to be sent to every worker."""
+    """Selects a tokenizer; small enough to be sent to every worker."""
 
     type: str = BYTES
     model: str | None = None
@@ -210,7 +210,7 @@ def build(choice: TokenizerChoice) -> Tokenizer:
         if not choice.vocab_file or not choice.merge_file:
             raise BadInput(f"{GPT2} needs --vocab-file and --merge-file")
         return Gpt2Tokenizer(choice.vocab_file, choice.merge_file, choice.eod_token)
-    # The workers are the parallelism; threads in them would compete for the same cores.
+    # The workers already run in parallel; threads in them would compete for the same cores.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return _hugging_face(package("tokenizers", choice.type), choice)
 
@@ -238,7 +238,7 @@ def _tokenizer_json(model: str | None) -> Path:
 
 
 def _end_token(folder: Path) -> str | None:
-    """Return `eos_token` of the configuration beside it: a string, or an object with `content`."""
+    """Return `eos_token` from the folder's configuration: a string, or an object's `content`."""
     try:
         found = json.loads((folder / "tokenizer_config.json").read_text("utf-8")).get("eos_token")
     except (OSError, ValueError, AttributeError):

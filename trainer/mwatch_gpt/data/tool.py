@@ -3,8 +3,8 @@
 """`python -m mwatch_gpt.data`: convert text into Megatron's indexed datasets, check and blend them.
 
 Writes `PREFIX_KEY_document.bin` and `.idx`, byte for byte what Megatron-LM's preprocess_data.py
-writes for the same input. Exit codes: 0 done, 1 a check found something, 2 bad input, 3 a fault of
-the machine (a full disk, a killed worker): the same command continues when that is fixed.
+writes for the same input. Exit codes: 0 done, 1 a check found a problem, 2 bad input, 3 a fault of
+the machine (a full disk, a killed worker): once that is fixed, the same command continues.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def job(args: argparse.Namespace) -> ConversionJob:
 
 
 class ProgressLine:
-    """Prints progress to stderr; the share of the input only for plain files."""
+    """Prints progress to stderr; the share of the input only for uncompressed files."""
 
     def __init__(self, inputs: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._inputs = inputs
@@ -253,7 +253,7 @@ def read(source: Path, key: str) -> Iterator[str]:
 
 
 def build(texts: Iterable[str], prefix: str) -> tuple[int, int]:
-    """Write a small dataset of bytes; both files appear only when complete."""
+    """Write a small byte-tokenized dataset; both files appear only when complete."""
     wanted = EncodingOptions(TokenizerChoice())
     encoder = Encoder(wanted)
     writer = DatasetWriter(prefix, "H")

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes one dataset and the state of its conversion.
 
-Three parts grow beside the output: tokens, lengths, documents. They get the names that training
-looks for only when everything is on the disk.
+Three partial files grow beside the output: tokens, lengths, documents. The names that training
+looks for appear only when everything is on the disk.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mwatch_gpt.data.encoding import Encoded
 
 VERSION = 1
 WRITING = "writing"
-FINISHING = "finishing"  # all input is in the parts; only renaming is left
+FINISHING = "finishing"  # all input is in the partial files; the index and the renames remain
 DONE = "done"
 
 
@@ -33,10 +33,10 @@ class Sizes(NamedTuple):
 
 
 class ConversionState(NamedTuple):
-    """The state file beside an output: how much of which input is safely in it.
+    """The state file beside an output: how much of which input it safely contains.
 
-    Written atomically after the data it describes, so that it holds after a kill, a full disk or a
-    lost machine. A `done` file stays as the record of what the output was made from.
+    Written atomically after the data it describes, so that it stays valid after a kill, a full disk
+    or a lost machine. A `done` file remains as the record of the output's inputs.
     """
 
     settings: str  # fingerprint of inputs, tokenizer and switches
@@ -93,9 +93,9 @@ class DatasetWriter:
         return Path(f"{self.prefix}.{ending}")
 
     def lost(self, sizes: Sizes, *, is_finishing: bool) -> str | None:
-        """Describe what was written and is missing now, if anything."""
+        """Return a message if written data is now missing."""
         for path, size in zip(self._parts, sizes, strict=True):
-            # Tokens get their final name first.
+            # The tokens file is renamed first.
             is_named = is_finishing and path is self._parts[0] and not path.exists()
             found = self._final("bin") if is_named else path
             have = found.stat().st_size if found.exists() else 0
@@ -104,7 +104,7 @@ class DatasetWriter:
         return None
 
     def open(self, sizes: Sizes) -> None:
-        """Open at the end of what was safely written; cut off the rest."""
+        """Open the files at the end of the safely written data and truncate the rest."""
         self._parts[0].parent.mkdir(parents=True, exist_ok=True)
         self._files = [path.open("r+b" if path.exists() else "w+b") for path in self._parts]
         for file, size in zip(self._files, sizes, strict=True):
@@ -125,7 +125,7 @@ class DatasetWriter:
 
     @property
     def sizes(self) -> Sizes:
-        """Including what is not on the disk yet."""
+        """Sizes including data that is not on the disk yet."""
         return Sizes(*(file.tell() for file in self._files))
 
     def sync(self) -> None:
@@ -138,7 +138,7 @@ class DatasetWriter:
             file.close()
 
     def finish(self) -> None:
-        """Write the index and rename; may be repeated after a kill."""
+        """Write the index and rename the files; can be repeated after a kill."""
         data, lengths, documents = self._parts
         index = Path(f"{self.prefix}.idx.part")
         with index.open("wb") as out:
@@ -146,7 +146,7 @@ class DatasetWriter:
             out.flush()
             os.fsync(out.fileno())
         if data.exists():
-            # An old index must never be beside new tokens.
+            # An old index must never exist beside new tokens.
             self._final("idx").unlink(missing_ok=True)
             os.replace(data, self._final("bin"))
         os.replace(index, self._final("idx"))
@@ -158,7 +158,7 @@ class DatasetWriter:
 
 
 def _sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # some network file systems cannot
+    with contextlib.suppress(OSError):  # not supported by some network file systems
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

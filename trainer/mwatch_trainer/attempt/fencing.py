@@ -1,19 +1,19 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Agreement of a job's wrappers over the checkpoint volume: the fencing token and the handshake.
+"""Coordinates a job's wrappers through the checkpoint volume: the fencing token and the handshake.
 
 Each attempt number is a file `.mwatch/claims/attempt-N.json` that is created exclusively (a hard
-link, or `O_EXCL` where the file system has no links), so one wrapper owns it, whatever clocks and
-caches show. The file holds the whole timeline as its owner leaves it; `timeline.json` is a copy for
-readers, written afterwards. Where the two differ, the newest claim is right. A late wrapper finds a
-higher number and writes nothing.
+link, or `O_EXCL` where the file system has no links), so exactly one wrapper owns it, regardless of
+clocks and caches. The file holds the whole timeline as its owner left it; `timeline.json` is a copy
+for readers, written afterwards. If the two differ, the newest claim is authoritative. A late
+wrapper finds a higher number and writes nothing.
 
-Before node 0 claims a number, it calls with a fresh nonce (`.mwatch/join/call.json`); each other
-node answers that call with a nonce of its own (`node-N.json`), and the claim names the call and the
-answers received. An answer to an older call is ignored, and so is a claim without a node's own
-nonce: old files cannot be taken for new ones. A call that a claim has used is not answered. Where a
-controller answers, it collects the nonces and passes them to node 0: should it die before all are
-answered, the claim still names them.
+Before node 0 claims a number, it publishes a call with a fresh nonce (`.mwatch/join/call.json`).
+Each other node answers it with a nonce of its own (`node-N.json`), and the claim lists the call and
+the answers received. Node 0 ignores answers to an older call, and a node ignores a claim without
+its own nonce, so old files cannot be mistaken for new ones. A call that a claim has already used is
+not answered. If there is a controller, it collects the nonces and passes them to node 0: even if
+the controller dies before it has answered every node, the claim still lists their nonces.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EA
 
 
 class NumberTaken(Exception):
-    """Another wrapper has this number or a higher one."""
+    """Another wrapper has claimed this number or a higher one."""
 
 
 def _claims_folder(save: str) -> str:
@@ -130,7 +130,7 @@ def _numbers(save: str) -> tuple[int, ...]:
 
 
 def _prune(save: str, number: int) -> None:
-    """Remove old claims; the newest are kept for a wrapper that wakes up."""
+    """Remove old claims; the newest are kept so that a suspended wrapper that resumes sees them."""
     with contextlib.suppress(OSError):
         for old in sorted(_numbers(save))[:-KEPT]:
             if old < number:
@@ -138,7 +138,7 @@ def _prune(save: str, number: int) -> None:
 
 
 def newer_attempt(save: str | None, number: int) -> str | None:
-    """Return that a newer attempt has started on the same checkpoint folder, if so. Never raises.
+    """Return a message if a newer attempt has started on the same checkpoint folder. Never raises.
 
     Files that cannot be read are ignored: a brief outage of a file system must not stop training.
     """
@@ -183,7 +183,7 @@ _CALL = "call.json"
 
 
 class FirstNode:
-    """Node 0: calls the others."""
+    """Node 0 in the handshake: publishes the call and collects the answers."""
 
     def __init__(self, save: str, nnodes: int) -> None:
         self._folder = os.path.join(save, timelines.FOLDER, _JOIN_FOLDER)
@@ -209,7 +209,7 @@ class FirstNode:
 
 
 class OtherNode:
-    """Any other node: answers the call."""
+    """Any other node in the handshake: answers the call."""
 
     def __init__(self, save: str, node: int, nonce: str) -> None:
         self._save = save
@@ -224,7 +224,7 @@ class OtherNode:
         return claim if self._names_us(claim) else None
 
     def poll(self) -> Mapping[str, Any] | None:
-        """As `find_claim`; until then answer a new call."""
+        """Like `find_claim`; while there is no such claim, answer a new call."""
         claim = self._claim()
         if claim is None:
             return None  # the claim may have used this call

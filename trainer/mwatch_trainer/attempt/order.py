@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Orders for the coming attempt: from the controller, `decision.json` (`mwatch run`), or node 0.
+"""Orders for the next attempt: from the controller, `decision.json` (`mwatch run`), or node 0.
 
-All three have one format. An order that cannot be read in full is ignored: half of a rollback would
-let a poisoned checkpoint be chosen.
+All three have the same format. An order that cannot be parsed completely is ignored: with half of a
+rollback, a poisoned checkpoint could be chosen.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Order(NamedTuple):
     by: str  # `controller`, `decision.json`, or `node 0`
     resume_from: int | None = None
     from_beginning: bool = False
-    has_choice: bool = True  # false: it has only a number; the checkpoint is chosen by the rule
+    has_choice: bool = True  # false: only a number; the rule chooses the checkpoint
     not_before: float | None = None
     reason: str = ""
     rollbacks: tuple[TimelineRollback, ...] = ()
@@ -49,7 +49,7 @@ class Order(NamedTuple):
     may_be_unverified: bool = True
     by_step: bool | None = None
     received: Mapping[str, str] = MappingProxyType({})
-    """Nonces of the waiting nodes by number, as the controller received them."""
+    """Nonces of the waiting nodes by node number, as received by the controller."""
 
 
 def parse(document: Mapping[str, Any], by: str) -> Order | None:
@@ -81,7 +81,7 @@ def parse(document: Mapping[str, Any], by: str) -> Order | None:
 
 
 def to_claim(order: Order, call: str | None, received: Mapping[str, str]) -> dict[str, Any]:
-    """Return what node 0 announces to the others, in the format that `parse` reads."""
+    """Return node 0's announcement to the other nodes, in the format that `parse` reads."""
     return {
         "attempt": order.number,
         "resume_from": order.resume_from,
@@ -97,7 +97,7 @@ def to_claim(order: Order, call: str | None, received: Mapping[str, str]) -> dic
 
 
 def _nonces(value: Any) -> dict[str, str]:
-    """Skip invalid entries: such a node asks again."""
+    """Return the valid nonces; a node with an invalid one asks again."""
     found = value.items() if isinstance(value, dict) else ()
     return {
         node: nonce
@@ -129,7 +129,7 @@ _SECONDS = 5.0
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: the token is for the controller alone."""
+    """Follows no redirect, so that the token is sent only to the controller."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -150,9 +150,9 @@ def ask(
 ) -> dict[str, Any] | None:
     """Ask the controller once, with a short time limit; None without an answer. Never raises.
 
-    `after`: the highest attempt known to have started, which tells a late pod from a second start.
-    `nonce`: the node's number and nonce, for node 0. The image's proxies are not used: the
-    controller is in the same cluster.
+    `after`: the highest attempt known to have started, by which the controller distinguishes a late
+    pod from a second start. `nonce`: the node's number and nonce, passed on to node 0. Proxy
+    variables are ignored, because the controller is in the same cluster.
     """
     request = urllib.request.Request(url, headers={"Accept": "application/json"})
     request.add_header(AFTER_HEADER, str(after))
@@ -198,13 +198,13 @@ class _Answer:
         self.order: Order | None = None
         self.must_wait = False
         self.why = ""
-        self.is_by_rule = False  # it leaves the start to the rule that applies without a controller
+        self.is_by_rule = False  # start as if there were no controller
 
 
 def of_controller(work: Preparation) -> Order | None:
-    """Return the controller's order; None without one, without an answer, or by the rule.
+    """Return the controller's order; None: no controller, no answer, or it defers to the rule.
 
-    While it answers that no wrapper may start yet, it is waited for longer.
+    As long as the controller answers that no wrapper may start yet, the time limit is extended.
     """
     url = address(work.environ)
     if url is None:
@@ -239,7 +239,7 @@ def of_controller(work: Preparation) -> Order | None:
 
 
 def _claimed(work: Preparation) -> Order | None:
-    """Return node 0's claim: a controller that is gone may have announced this wrapper to it."""
+    """Return node 0's claim: a controller that is now gone may have sent it this node's nonce."""
     save, node = work.run.save, work.run.place.node_rank
     if save is None or not node:
         return None
@@ -258,7 +258,7 @@ def _record(work: Preparation, answer: _Answer, document: Mapping[str, Any]) -> 
     if order is None:
         return
     left = _seconds(document.get("in_seconds"), _MAX_START_SECONDS)
-    if left is not None:  # our clock and the controller's may differ
+    if left is not None:  # relative, because our clock and the controller's may differ
         order = order._replace(not_before=work.clock.wall() + left)
     answer.order = order
 
@@ -269,7 +269,7 @@ def _seconds(value: Any, most: float) -> float | None:
 
 
 def of_decision(work: Preparation) -> Order | None:
-    """Read the order that `mwatch run` writes for each attempt, unless it was followed before."""
+    """Read the order that `mwatch run` writes for each attempt, unless it was already used."""
     if work.options.directory is None:
         return None
     path = os.path.join(work.options.directory, contract.DECISION)
@@ -280,7 +280,7 @@ def of_decision(work: Preparation) -> Order | None:
     if 0 < work.last < work.highest and order.number <= work.highest:
         why = f"attempt {work.highest} has started elsewhere, and {path} names {order.number}"
         raise StartRefused(why, FENCED)
-    # A new run in the folder of an earlier run continues its numbers.
+    # A new run in the folder of an earlier run continues that run's attempt numbers.
     return order._replace(number=max(order.number, work.highest + 1))
 
 

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of an attempt: what it starts from, by order or by rule, and with which command line.
+"""The plan of an attempt: the checkpoint it starts from, by order or by rule, and the command line.
 
-A first attempt runs as given, unless it would resume by itself from an incomplete or bad one. Later
-attempts resume from the newest good one of the timeline. If checkpoints were written and none
-is complete, nothing is started: starting over would overwrite what a person may still save.
+The rule: a first attempt runs as given, unless it would resume by itself from an incomplete or bad
+checkpoint. Later attempts resume from the newest good checkpoint of the timeline. If checkpoints
+were written and none is usable, nothing is started: starting over would overwrite checkpoints that
+a person may still be able to rescue.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class AttemptOptions(NamedTuple):
     mode: str = contract.OBSERVE
     directory: str | None = None  # `$MWATCH_DIR`; None: no volume
     wait_seconds: float = 600.0
-    """For the other wrappers, and again for a chosen checkpoint to become visible here: a caching
-    file system may show each of three files two minutes late."""
-    controller_seconds: float = 60.0  # for the controller; then the job starts without it
+    """Time limit for the other wrappers, and again for the chosen checkpoint to become visible on
+    this node: a caching file system may show each of three files two minutes late."""
+    controller_seconds: float = 60.0  # time limit for the controller; then start without it
     with_probe: bool = True
 
 
@@ -58,7 +59,7 @@ class AttemptPlan(NamedTuple):
     node_rank: int = 0
     nnodes: int = 1
     is_permanent: bool = False
-    """With `refused`: another start cannot succeed (`final` in attempt.json)."""
+    """Only with `refused`: another start cannot succeed either (`final` in attempt.json)."""
 
 
 class StartRefused(Exception):
@@ -68,7 +69,7 @@ class StartRefused(Exception):
 
 
 def started_before(last: Mapping[str, Any]) -> int:
-    """Return the last attempt started on this volume, by its `attempt.json`; 0: none."""
+    """Return the last attempt started on this volume, from its `attempt.json`; 0: none."""
     number = last.get("attempt")
     if not isinstance(number, int) or isinstance(number, bool):
         return 0
@@ -131,7 +132,7 @@ BEGIN = "begin"
 class StartChoice(NamedTuple):
     kind: str
     reason: str
-    checkpoint: Candidate | None = None  # with AS_IS: what the program finds by itself
+    checkpoint: Candidate | None = None  # for AS_IS: the one the program would load itself
     refused: str | None = None
 
 
@@ -152,7 +153,7 @@ def by_rule(
 
 
 def by_order(resume_from: int, view: SaveDirView, reason: str) -> StartChoice:
-    """Choose the ordered checkpoint; None in the choice if it is not visible here yet."""
+    """Choose the ordered checkpoint; the choice has None if it is not visible on this node yet."""
     return StartChoice(
         RESUME, reason or f"iteration {resume_from} was ordered", find(view, resume_from)
     )
@@ -195,7 +196,10 @@ class Start(NamedTuple):
 def start_for(
     run: RunFacts, kind: str, seen: Candidate | None, has_newer: bool, by_step: bool
 ) -> Start:
-    """`has_newer`: there are checkpoints newer than the chosen one; without one, any."""
+    """Return the command line and tracker for a start of this kind.
+
+    `has_newer`: newer checkpoints than the chosen one exist (any at all, if none is chosen).
+    """
     if kind == RESUME and seen is not None and run.save is not None:
         if run.is_composer:
             return _composer(run, seen.name, has_newer)
@@ -213,10 +217,11 @@ def _megatron(run: RunFacts, iteration: int, by_step: bool) -> Start:
             changes.append(f"--load does not point to {run.save}, so {iteration} is not loaded")
             return Start(run.command, tuple(changes), None, False)
         return Start(run.command, tuple(changes), wanted)
-    by_step = by_step and iteration > 0  # Megatron takes step 0 for none
+    by_step = by_step and iteration > 0  # Megatron treats --ckpt-step 0 as not set
     edit = megatron.resume(run.program.args, run.save_text, iteration, by_step)
     pointer = read_tracker(run.save or "")
-    # Megatron reads the tracker also with --ckpt-step: garbage ends it, `release` wins over a step.
+    # Megatron reads the tracker even with --ckpt-step: an invalid tracker makes it exit, and
+    # `release` takes precedence over the step.
     is_in_the_way = pointer is not None and (pointer.value or "release") == "release"
     tracker = wanted if not by_step or is_in_the_way else None
     return Start(run.with_args(edit.args), edit.changes, tracker)
@@ -237,7 +242,7 @@ def _from_beginning(run: RunFacts, has_any: bool, by_step: bool) -> Start:
     if not has_any or not run.resumes_itself:
         return Start(run.command)
     if run.is_composer or run.obstacle is not None or not by_step:
-        # A launcher that restarts its workers must find what this attempt saves.
+        # A launcher that restarts its workers must find the checkpoints that this attempt saves.
         return Start(run.command, (), None if run.is_composer else NO_TRACKER)
     edit = megatron.from_beginning(run.program.args)
     return Start(run.with_args(edit.args), edit.changes)

@@ -1,16 +1,16 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Before a start: which attempt this is, and which command runs with which environment.
+"""Prepares a start: the attempt number, and which command runs with which environment.
 
 In observe mode nothing is changed, written beside the checkpoints or waited for; the plan records
 what act mode would have changed.
 
 In act mode the decision comes from the controller, else from `decision.json`, else from node 0,
-whose choice the others read in `timeline.json`. Only node 0 writes beside the checkpoints, and only
-after it owns the attempt number, but for the call that the other nodes answer. A wrapper that does
-not see the chosen checkpoint waits within a limit and exits for a restart; in a job of several
-nodes it never chooses alone. Without an order and a node 0 (an elastic range, an unknown rank) the
-command runs as given.
+whose choice the other nodes read in `timeline.json`. Only node 0 writes beside the checkpoints, and
+except for the call that the other nodes answer, only after it owns the attempt number. A wrapper
+that does not see the chosen checkpoint within a time limit exits for a restart; in a job of several
+nodes it never chooses on its own. Without an order and a node 0 (an elastic range, an unknown rank)
+the command runs as given.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ def prepare(
     options: AttemptOptions,
     clock: WaitClock = REAL_TIME,
 ) -> AttemptPlan:
-    """Never raises: an error is in `refused`, or in `changes` where training starts anyway."""
+    """Plan the start. Never raises: an error is in `refused`, or in `changes` if training starts
+    anyway."""
     last = _read(options, contract.ATTEMPT)
     try:
         run = look(argv, environ, last)
@@ -58,7 +59,7 @@ def prepare(
             plan = plan_attempt(run, environ, options, last, clock)
         else:
             plan = _observed(run, options, last)
-    except Exception as error:  # a fault of ours must not prevent training
+    except Exception as error:  # a bug in mwatch must not prevent training
         why = f"the start could not be prepared: {type(error).__name__}: {error}"
         plan = AttemptPlan(
             started_before(last) + 1, tuple(argv), {}, (why,), resume_reason="as given"
@@ -102,7 +103,8 @@ def _observed(run: RunFacts, options: AttemptOptions, last: Mapping[str, Any]) -
 def _would_be(
     run: RunFacts, order: Order | None, number: int
 ) -> tuple[plans.Start, int | None, str]:
-    """Return what act mode would have started, and what the program resumes from by itself."""
+    """Return what act mode would have started, the iteration from which the program resumes by
+    itself, and the reason."""
     save = run.save or ""
     timeline, _ = fencing.current(save)
     if order is not None:
@@ -305,7 +307,7 @@ class _FirstNode:
         self.work.changes += [] if done is None else [done]
 
     def _clear_non_persistent(self) -> None:
-        """Move newer non-persistent checkpoints out of the way: Megatron prefers them."""
+        """Move newer non-persistent checkpoints aside, because Megatron prefers them."""
         seen, folder = self.chosen.checkpoint, os.path.join(self.save, NON_PERSISTENT)
         if self.chosen.kind == plans.AS_IS or self.work.run.is_composer:
             return
@@ -324,7 +326,7 @@ class _FirstNode:
         self.work.changes += [] if done is None else [done]
 
     def _protect(self) -> None:
-        """Protect the checkpoint of a rollback: nothing newer is good."""
+        """Protect the checkpoint that a rollback resumes from: no newer one is good."""
         seen = self.chosen.checkpoint
         if self.chosen.kind != plans.RESUME or seen is None:
             return
@@ -337,7 +339,7 @@ class _FirstNode:
 
 
 def _marked(rollback: TimelineRollback, present: tuple[Candidate, ...]) -> TimelineRollback:
-    """Add the present checkpoints; their times come from this file system, not from a clock."""
+    """Add the checkpoints present now; their times come from the file system, not from a clock."""
     marks = set(rollback.marked)
     for each in present:
         if each.iteration > rollback.to_iteration and each.written_at is not None:
@@ -348,9 +350,9 @@ def _marked(rollback: TimelineRollback, present: tuple[Candidate, ...]) -> Timel
 def _wait_for(
     work: Preparation, order: Order, iteration: int, save: str, timeline: TimelineFile
 ) -> SaveDirView:
-    """Wait until this machine sees the checkpoint, and not as incomplete."""
+    """Wait until this machine sees the checkpoint and no longer considers it incomplete."""
     bound = work.options.wait_seconds
-    if order.by == contract.DECISION:  # its writer uses the same file system
+    if order.by == contract.DECISION:  # written on this machine, which sees the same file system
         bound = min(bound, _SAME_MACHINE_SECONDS)
     views: list[SaveDirView] = []
 
@@ -366,7 +368,7 @@ def _wait_for(
 
 
 def _follow(work: Preparation, order: Order, save: str) -> AttemptPlan:
-    """Plan a start of any node but 0: as agreed, writing nothing beside the checkpoints."""
+    """Plan the start of a node other than 0: as ordered, writing nothing beside the checkpoints."""
     work.number = order.number
     if work.highest > order.number:
         why = f"attempt {work.highest} has started, and {order.by} names {order.number}"
@@ -413,7 +415,7 @@ def _wait_for_name(work: Preparation, order: Order, save: str, name: str) -> Non
 
 
 def _wait_for_tracker(work: Preparation, wanted: str | None, save: str) -> None:
-    """Wait for the tracker: Megatron takes the largest number that any node reads in it."""
+    """Wait until this node sees the tracker: Megatron uses the largest number any node reads."""
     if wanted is None:
         return
     expected = None if wanted == plans.NO_TRACKER else wanted

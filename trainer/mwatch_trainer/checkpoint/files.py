@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a checkpoint, listed and checked within limits, and the verdict on them.
+"""Lists and checks a checkpoint's files within limits, and defines the verdict on them.
 
 *Complete* and *incomplete* are proven; a checkpoint that could not be checked is *unverified*. A
-link to a file counts as the file; a link to a folder is not entered. Nothing is written. A file
-system that hangs makes this hang too.
+link to a file counts as the file; a link to a folder is not followed. Nothing is written. If the
+file system hangs, these functions hang too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Contents:
         self.files: dict[str, File] = {}
         self.folders: list[str] = []
         self.problems: dict[str, str] = {}
-        """Path -> why it could not be read; `.` is the folder itself."""
+        """Path -> reason why it could not be read; `.` is the folder itself."""
         self.is_cut = False  # there are more files than were listed
 
     @property
@@ -50,7 +50,7 @@ class Contents:
         return max((file.mtime for file in self.files.values()), default=None)
 
     def has(self, folder: str, path: str) -> bool:
-        """Whether the file exists, also beyond the listed ones."""
+        """Whether the file exists, even if the listing was cut before it."""
         return path in self.files or (self.is_cut and os.path.exists(os.path.join(folder, path)))
 
     @property
@@ -59,7 +59,7 @@ class Contents:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether an interrupted save leaves a file of this name behind."""
+    """Whether an interrupted save leaves behind files with such a name."""
     return _TEMPORARY.fullmatch(name) is not None
 
 
@@ -112,7 +112,7 @@ def os_error_text(error: OSError) -> str:
 
 
 def open_regular(path: str) -> BinaryIO:
-    """Open a regular file. Raises OSError for others: a named pipe would block."""
+    """Open a regular file. Raises OSError for other kinds, because a named pipe would block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -144,7 +144,7 @@ class CheckpointState(str, Enum):
 class Format(str, Enum):
     TORCH_DIST = "torch_dist"
     TORCH_DCP = "torch_dcp"
-    """An index without Megatron's `metadata.json`: `torch_dcp`, `fsdp_dtensor`."""
+    """An index without Megatron's `metadata.json`: Megatron's `torch_dcp` and `fsdp_dtensor`."""
     LEGACY = "legacy"
     COMPOSER = "composer"
     COMPOSER_SHARDED = "composer_sharded"
@@ -162,7 +162,7 @@ class Flaw(Exception):
 
 
 class Doubt(Exception):
-    """Why it could not be checked."""
+    """The reason why the checkpoint could not be checked."""
 
 
 def judge(kind: Format, check: Callable[[], None]) -> CheckpointVerdict:
@@ -198,7 +198,7 @@ def check_torch_files(folder: str, paths: Iterable[str]) -> None:
 
 
 def _check_torch_file(path: str) -> None:
-    """Check that the file is complete: a zip is written front to back, its directory last."""
+    """Check that the file is complete: a zip file's directory is written last."""
     try:
         with open_regular(path) as file:
             start = file.read(len(_OLD_TORCH_START))

@@ -4,7 +4,7 @@
 
 A checkpoint of torch.distributed is complete when its index (`.metadata`) can be read and every
 shard it names exists and is long enough; Megatron's `torch_dist` also has `metadata.json`, written
-last. No tensors are read: a wrong byte inside a shard is not found.
+last. No tensors are read, so a corrupted byte inside a shard is not detected.
 
 Megatron's legacy format and Composer's have one `torch.save` file per rank. How many ranks there
 should be is not known: a grid without its whole last row or column looks smaller (see
@@ -44,19 +44,19 @@ from mwatch_trainer.checkpoint.safe_pickle import (
     shown,
 )
 
-MAX_BYTES = 32 << 20  # over 100,000 pieces of tensors; in a real index 42 KB hold 227
-MAX_STEPS = 16_000_000  # 2.4 bytes a step in a real index, so the size is reached first
-_MAX_ATTRIBUTES = 64  # torch's objects have five; looking one up must stay cheap
+MAX_BYTES = 32 << 20  # enough for over 100,000 tensor pieces; in a real index 227 take 42 KB
+MAX_STEPS = 16_000_000  # a real index has 2.4 bytes per step, so the size limit is hit first
+_MAX_ATTRIBUTES = 64  # torch's objects have five; lookups must stay cheap
 
 
 class ShardIndex(NamedTuple):
     shards: dict[str, int]  # path in the checkpoint -> the minimum size of the file
     has_common_state: bool
-    """Megatron's own state is among the entries (older releases have it in `common.pt`)."""
+    """Megatron's own state is among the entries (older releases store it in `common.pt`)."""
 
 
 def read_index(data: bytes, max_bytes: int = MAX_BYTES, max_steps: int = MAX_STEPS) -> ShardIndex:
-    """Read which files the checkpoint consists of, without torch. Raises UnreadablePickle."""
+    """Read, without torch, which files the checkpoint consists of. Raises UnreadablePickle."""
     if len(data) > max_bytes:
         raise UnreadablePickle(f"is larger than {max_bytes} bytes")
     top = read_pickle(data, max_steps)
@@ -222,7 +222,7 @@ _RANK_FOLDER = re.compile(r"mp_rank_([0-9]{2,5})(?:_([0-9]{3,5}))?(?:_([0-9]{3,5
 _MODEL_FILES = frozenset({"model_optim_rng.pt", "model_rng.pt"})
 
 Rank = Tuple[int, ...]
-"""Tensor rank, then pipeline rank, then expert or data rank, as far as the name has them."""
+"""Tensor rank, then pipeline rank, then expert or data rank, if the name contains them."""
 
 
 def judge_legacy(folder: str, contents: Contents) -> CheckpointVerdict:
@@ -230,7 +230,7 @@ def judge_legacy(folder: str, contents: Contents) -> CheckpointVerdict:
 
 
 def judge_composer_files(folder: str, ranks: dict[int, str]) -> CheckpointVerdict:
-    """Judge the files of one batch by rank; only rank 0 if the state is not sharded."""
+    """Judge the files of one batch, by rank; an unsharded state has only rank 0."""
 
     def check() -> None:
         for rank in range(len(ranks)):
@@ -271,13 +271,13 @@ def _check_legacy(folder: str, contents: Contents) -> None:
 def _check_grid(ranks: set[Rank]) -> None:
     """Check that each length of coordinates is a full grid.
 
-    Two lengths occur together: v3.0 kept the model in `mp_rank_00` and the distributed optimizer in
-    `mp_rank_00_000`, one for each data rank.
+    Two lengths can occur together: v3.0 kept the model in `mp_rank_00` and the distributed
+    optimizer in `mp_rank_00_000`, one folder per data rank.
     """
     for _, grid in _by_length(ranks):
         sides = [range(max(rank[axis] for rank in grid) + 1) for axis in range(len(grid[0]))]
         present = set(grid)
-        # Stops one past the existing ranks, however large a number in a name is.
+        # Stops one past the number of existing ranks, however large a rank in a name is.
         for rank in itertools.product(*sides):
             if rank not in present:
                 raise Flaw(f"{folder_of(rank)} is missing")

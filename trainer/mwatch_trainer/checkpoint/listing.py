@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoints of one save folder, and which of them are complete.
+"""Lists the checkpoints of one save folder and determines which are complete.
 
 Reads Megatron's folders (`iter_0000020`, `release`) and Composer's (`ep0-ba100-rank0.pt`,
 `ep0-ba100/`), the trainer's own pointers (`latest_checkpointed_iteration.txt`, the links
 `latest-rank0.pt`), and leftovers of interrupted saves. Writes nothing.
 
 The pointers are hints: the tracker may be written before all shards are, and a link may be
-dangling. A running save looks incomplete. Whether the weights are good is not known here.
+dangling. A save in progress looks incomplete. Whether the weights are good is not checked here.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def judge_folder(folder: str, contents: Contents, is_megatron: bool) -> Checkpoi
 
 
 def looks_like_checkpoint(folder: str) -> bool:
-    """Whether this folder is one checkpoint rather than a folder of them."""
+    """Whether this folder is a single checkpoint rather than a folder of checkpoints."""
     with os.scandir(folder) as entries:
         names = {entry.name for entry in islice(entries, MAX_FILES)}
     return not names.isdisjoint({INDEX, CONFIG}) or any(map(rank_of, names))
 
 
 def _unlisted(folder: str, contents: Contents) -> CheckpointVerdict | None:
-    """Judge what is not a folder or cannot be listed."""
+    """Return the verdict if the path is not a folder or cannot be listed, else None."""
     try:
         is_folder = stat.S_ISDIR(os.stat(folder).st_mode)
     except FileNotFoundError:
@@ -96,21 +96,21 @@ def _unlisted(folder: str, contents: Contents) -> CheckpointVerdict | None:
 def _top_names(folder: str, contents: Contents) -> set[str]:
     seen = [*contents.files, *contents.folders, *contents.problems]
     names = {path.partition(os.sep)[0] for path in seen}
-    if contents.is_cut:  # these two decide, wherever they are in the listing
+    if contents.is_cut:  # these two decide the verdict, so look for them explicitly
         names.update(name for name in (CONFIG, INDEX) if contents.has(folder, name))
     return names
 
 
-_NEIGHBOURS = 2  # on either side
-_LIGHTER = 0.95  # padding and random states differ from layout to layout by less
+_NEIGHBOURS = 2  # compared checkpoints on either side
+_LIGHTER = 0.95  # padding and random states differ by less than this between layouts
 
 
 def lost_rank(folder: str, name: str, contents: Contents, names: Sequence[str]) -> str | None:
-    """Return which rank's folder a legacy checkpoint lacks by its neighbours (`names`, in order).
+    """Return a message if a legacy checkpoint lacks a rank that its neighbours in `names` have.
 
-    Alone, a grid without its last row looks like a smaller grid. A job continued with fewer ranks
-    has a smaller grid too, but as many bytes: only one that is both smaller and lighter has lost
-    something. A rank missing in all of them is not found.
+    By itself, a grid without its last row looks like a smaller grid. A job continued with fewer
+    ranks also has a smaller grid, but the same number of bytes: a rank is lost only if both the
+    grid and the size are smaller. A rank missing in all checkpoints is not detected.
     """
     if name not in names:
         return None  # `release`
@@ -150,11 +150,11 @@ MAX_POINTERS = 100
 
 
 class Pointer(NamedTuple):
-    """What the trainer itself would load."""
+    """A pointer to the checkpoint that the trainer would load by itself."""
 
     file: str
     value: str | None  # `20`, `release`, or the target of Composer's link; None if unreadable
-    checkpoint: str | None  # the checkpoint in this folder that it means, if any
+    checkpoint: str | None  # the checkpoint in this folder that it points to, if any
     problem: str | None
 
 
@@ -178,7 +178,7 @@ def read_tracker(folder: str) -> Pointer | None:
 
 
 def find_pointers(folder: str, names: list[str], meant: Mapping[str, str]) -> tuple[Pointer, ...]:
-    """`meant`: the checkpoint of each file or folder by name."""
+    """Return the tracker and Composer's links. `meant`: checkpoint by file or folder name."""
     found = []
     tracker = read_tracker(folder)
     if tracker:
@@ -196,14 +196,14 @@ def _link(folder: str, name: str, meant: Mapping[str, str]) -> Pointer:
         target = os.readlink(os.path.join(folder, name))
     except OSError:
         return Pointer(name, None, None, "is not a link")
-    # Not resolved further: a link in the target's own path leads to another folder.
+    # Not resolved further: if the target's path contains a link, it is in another folder.
     inside = os.path.relpath(os.path.join(folder, target), folder)
     return Pointer(name, target, meant.get(inside), None)
 
 
 NON_PERSISTENT = "non_persistent"
 MAX_CHECKPOINTS = 200  # a large index takes a second to read
-MAX_ENTRIES = 100_000  # of the save folder; Composer puts every rank's file there
+MAX_ENTRIES = 100_000  # in the save folder; Composer puts every rank's file there
 MAX_LEFTOVERS = 100
 _MEGATRON = re.compile(r"iter_([0-9]{1,18})|release", re.ASCII)
 _COMPOSER_FILE = re.compile(r"(ep[0-9]{1,9}-ba([0-9]{1,18}))-rank([0-9]{1,7})(\.[\w.]+)?", re.ASCII)
@@ -211,7 +211,7 @@ _COMPOSER_FOLDER = re.compile(r"ep[0-9]{1,9}-ba([0-9]{1,18})", re.ASCII)
 
 
 class ListedCheckpoint(NamedTuple):
-    name: str  # its path in the folder; Composer's `{rank}` stands for several ranks
+    name: str  # path in the folder; Composer's `{rank}` stands for several ranks
     format: Format
     iteration: int | None  # Composer's batch; None for Megatron's `release`
     state: CheckpointState
@@ -281,7 +281,7 @@ def list_checkpoints(
 
 
 def verify(folder: str, name: str, max_files: int = MAX_FILES) -> ListedCheckpoint | None:
-    """Judge one checkpoint of the folder by name; None if there is none."""
+    """Judge one checkpoint of the folder by name; None if there is none of that name."""
     names = sorted(_names(folder))
     candidates = _newest_first(_candidates(names))
     pointers = find_pointers(folder, names, _meant(candidates))
@@ -390,7 +390,7 @@ def _checkpoint(
 
 
 def _is_foreign(checkpoint: ListedCheckpoint) -> bool:
-    """Whether a folder named `release`, a common name, holds nothing of Megatron."""
+    """Whether a folder named `release`, a common name, contains no Megatron checkpoint."""
     if checkpoint.name != "release" or checkpoint.tracked:
         return False
     return checkpoint.format is Format.UNKNOWN and checkpoint.state is CheckpointState.INCOMPLETE
@@ -412,5 +412,5 @@ def _leftovers_beside(folder: str, names: list[str], max_files: int) -> Iterator
         elif is_temporary(name):
             try:
                 yield Leftover(name, "temporary", os.stat(path).st_size, 1)
-            except OSError:  # gone, or a link to nothing: nothing is left over
+            except OSError:  # deleted meanwhile, or a dangling link: not a leftover
                 continue

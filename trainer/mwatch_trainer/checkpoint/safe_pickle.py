@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of pickles that can neither import nor call anything.
+"""A pickle reader that can neither import nor call anything.
 
 Every class becomes a `PickledName`, every object a `PickledObject`, every dict a flat list (keys
 are never hashed or compared, so nested keys cost nothing). Names outside torch's environment are
-refused: such a file is not an index of torch. The number of steps is limited, and with it the
-memory: each step makes at most one object, and nothing recurses.
+rejected, because such a file is not a torch index. The number of steps is limited, which also
+limits memory: each step creates at most one object, and nothing recurses.
 
-It knows the operations of protocols 2 to 5 that torch's index uses and refuses the others. A
-subclass with those for plain values alone reads the dumps of torch's flight recorder.
+It implements the operations of protocols 2 to 5 that torch's index uses and rejects all others. A
+subclass with only those for plain values reads the dumps of torch's flight recorder.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Callable, ClassVar, List, Mapping
 _MARK, _GET, _PUT, _BYTE, _STOP = b"(hqK."
 _TREES = frozenset({"torch", "megatron", "nvidia_resiliency_ext", "composer", "numpy"})
 _PATHS = frozenset({"Path", "PosixPath", "PurePath", "PurePosixPath"})
-# Protocols 2 and 3 name a nested class by getattr; here that is a name like any other.
+# Protocols 2 and 3 refer to a nested class with getattr; here that is treated as a class name.
 _PLAIN = frozenset(
     {
         "bool", "bytearray", "bytes", "complex", "dict", "float", "frozenset", "getattr", "int",
@@ -39,7 +39,7 @@ _NAMES = {
 
 
 class UnreadablePickle(ValueError):
-    """Why the bytes are not read; the text continues after "it"."""
+    """The bytes cannot be read; the message continues a sentence that begins with "it"."""
 
 
 class PickledName:
@@ -60,7 +60,7 @@ class PickledObject:
 
 
 class PickledPairs(List[Any]):
-    """A dict as key, value, key, value ...; a repeated key is there twice."""
+    """A dict as a flat list: key, value, key, value ...; a repeated key occurs twice."""
 
     __slots__ = ()
 
@@ -72,7 +72,7 @@ class PickledPairs(List[Any]):
 
 
 def read_pickle(data: bytes, max_steps: int) -> Any:
-    """Read a pickle into stand-ins. Raises UnreadablePickle."""
+    """Read a pickle; classes and objects become placeholders. Raises UnreadablePickle."""
     return _IndexMachine(data).load(max_steps)
 
 
@@ -81,11 +81,11 @@ def shown(text: str) -> str:
     return ascii(text if len(text) <= 60 else text[:57] + "...")
 
 
-Steps = Mapping[int, Callable[[Any], None]]  # operations by their code
+Steps = Mapping[int, Callable[[Any], None]]  # operations by opcode
 
 
 class PickleMachine:
-    """One run over one pickle of plain values: texts, numbers, lists, tuples and dicts."""
+    """Reads one pickle of plain values: strings, numbers, lists, tuples and dicts."""
 
     steps: ClassVar[Steps]
     text_errors = "strict"
@@ -107,11 +107,11 @@ class PickleMachine:
         try:
             return self._run(max_steps)
         except (IndexError, KeyError, TypeError, UnicodeDecodeError, struct.error):
-            # The machine checks the bounds of neither its input nor its stack at every step.
+            # Steps do not check the bounds of the input and the stack: a bad pickle raises these.
             raise UnreadablePickle("is cut short or damaged") from None
 
     def _run(self, max_steps: int) -> Any:
-        """Do the most frequent operations here, the others by table."""
+        """Run the pickle: the most frequent operations inline, the others from the table."""
         data, stack, memo, marks, steps = self.data, self.stack, self.memo, self.marks, self.steps
         at = self.at
         for _ in range(max_steps):
@@ -184,7 +184,7 @@ class PickleMachine:
 
 
 PLAIN_STEPS: Steps = {
-    0x95: lambda m: m.take(8),  # FRAME: a hint for readers of streams
+    0x95: lambda m: m.take(8),  # FRAME: a hint for streaming readers
     ord("N"): lambda m: m.push(None),
     0x88: lambda m: m.push(True),
     0x89: lambda m: m.push(False),
@@ -220,7 +220,7 @@ class _IndexMachine(PickleMachine):
         return self.take(end + 1 - self.at)[:-1].decode()
 
     def append(self, items: list[Any]) -> None:
-        if type(self.stack[-1]) is not PickledObject:  # whose elements nobody needs
+        if type(self.stack[-1]) is not PickledObject:  # an object's elements are not needed
             super().append(items)
 
     def set_items(self, items: list[Any]) -> None:
@@ -260,7 +260,7 @@ class _IndexMachine(PickleMachine):
         ord("B"): lambda m: m.push(m.take(m.number(4))),
         0x8E: lambda m: m.push(m.take(m.number(8))),
         0x96: lambda m: m.push(m.take(m.number(8))),  # BYTEARRAY8
-        0x8F: lambda m: m.push([]),  # EMPTY_SET: a list will do
+        0x8F: lambda m: m.push([]),  # EMPTY_SET: a list is sufficient
         0x90: lambda m: m.append(m.since_mark()),  # ADDITEMS
         0x91: lambda m: m.push(tuple(m.since_mark())),  # FROZENSET
         ord("c"): lambda m: m.name(m.line(), m.line()),

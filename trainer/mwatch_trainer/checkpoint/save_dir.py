@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The save folder: its checkpoints by the timeline, Megatron's tracker, and protected checkpoints.
+"""The save folder: checkpoints judged by the timeline, Megatron's tracker, protected checkpoints.
 
-A network file system shows two machines different listings for a while: this is this machine's
-view.
+On a network file system, two machines may see different listings for a while: this module has this
+machine's view.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class SaveDirView(NamedTuple):
 
 
 def is_remote(path: str) -> bool:
-    """Whether it is in an object store and cannot be listed here."""
+    """Whether the path is in an object store, which cannot be listed here."""
     return _REMOTE.match(path) is not None
 
 
@@ -69,7 +69,7 @@ def look(folder: str, timeline: TimelineFile) -> SaveDirView:
 
 
 def look_for(folder: str, timeline: TimelineFile, iteration: int) -> SaveDirView:
-    """List with this iteration included, if it exists. Raises OSError."""
+    """List the checkpoints, including this iteration's if it exists. Raises OSError."""
     if not os.path.lexists(folder):
         return SaveDirView((), None)
     view = _look(folder, timeline, _FEW)
@@ -81,21 +81,21 @@ def pointed(view: SaveDirView) -> Candidate | None:
 
 
 def newest(view: SaveDirView) -> Candidate | None:
-    """Return the checkpoint to resume from; an unverified one only if no other is complete."""
+    """Return the checkpoint to resume from; an unverified one only if none is complete."""
     sure = [each for each in view.candidates if each.is_sure]
     hoped = [each for each in view.candidates if each.is_hoped]
     return next(iter(sure or hoped), None)
 
 
 def find(view: SaveDirView, iteration: int) -> Candidate | None:
-    """Return the iteration's checkpoint; of two (Composer's epochs) the complete one."""
+    """Return the iteration's checkpoint; if there are two (Composer's epochs), the complete one."""
     same = [each for each in view.candidates if each.iteration == iteration]
     whole = [each for each in same if each.state is not CheckpointState.INCOMPLETE]
     return next(iter(whole or same), None)
 
 
 def why_unlisted(folder: str, name: str, may_be_unverified: bool) -> str | None:
-    """Return None where this machine sees the checkpoint as complete, else why not."""
+    """Return None if this machine sees the checkpoint as complete, else the reason."""
     try:
         checkpoint = verify(folder, name)
     except OSError as error:
@@ -120,7 +120,7 @@ def _look(folder: str, timeline: TimelineFile, most: int) -> SaveDirView:
 
 
 def _with_pointed(folder: str, timeline: TimelineFile, view: SaveDirView) -> SaveDirView:
-    """Add the program's own pointer, which may be far back if a person has set it."""
+    """Add the checkpoint of the program's pointer, which may be old if a person has set it."""
     if view.pointer is None or pointed(view) is not None:
         return view
     checkpoint = verify(folder, view.pointer)
@@ -141,7 +141,7 @@ BEFORE = "tracker-before.json"
 
 
 def tracker_value(folder: str) -> str | None:
-    """Return the tracker's `20` or `release`; None where Megatron could not use it."""
+    """Return the tracker's value, `20` or `release`; None if Megatron could not use it."""
     pointer = read_tracker(folder)
     return None if pointer is None else pointer.value
 
@@ -150,8 +150,8 @@ def point_at(folder: str, iteration: int, attempt: int) -> str | None:
     """Point the tracker at `iteration`; return what was changed. Raises OSError.
 
     It is replaced atomically, and its old value is kept in `.mwatch/tracker-before.json`. Only the
-    owner of the attempt changes it. Megatron takes the *largest* number that any of its ranks reads
-    there, so every node must see the new one before it starts.
+    owner of the attempt changes it. Megatron uses the *largest* number that any of its ranks reads
+    there, so every node must see the new value before it starts.
     """
     pointer = read_tracker(folder)
     was = None if pointer is None else pointer.value
@@ -166,7 +166,7 @@ def point_at(folder: str, iteration: int, attempt: int) -> str | None:
 
 
 def set_aside(folder: str, attempt: int) -> str | None:
-    """Move the tracker away, so that Megatron loads nothing; return what was changed."""
+    """Move the tracker aside, so that Megatron loads nothing; return what was changed."""
     path = os.path.join(folder, TRACKER)
     if not os.path.lexists(path):
         return None
@@ -177,7 +177,7 @@ def set_aside(folder: str, attempt: int) -> str | None:
 
 
 def set_non_persistent_aside(folder: str, attempt: int) -> str | None:
-    """Move the tracker of newer non-persistent checkpoints away: Megatron would prefer those."""
+    """Move the tracker of newer non-persistent checkpoints aside: Megatron would prefer those."""
     path = os.path.join(folder, NON_PERSISTENT, TRACKER)
     if not os.path.lexists(path):
         return None
@@ -201,7 +201,7 @@ _RANKS = re.compile(r"(ep[0-9]{1,9}-ba[0-9]{1,18})-rank(?:\{rank\}|[0-9]+)(\.[\w
 
 
 def protect(save: str, name: str) -> str | None:
-    """Protect a checkpoint from the trainer's own cleanup; return why that failed, or None.
+    """Protect a checkpoint from the trainer's own cleanup; return the error message, or None.
 
     It is hard-linked into `<save>/.mwatch/keep/`, which takes no space until the trainer deletes
     it; at most two are kept. Only folders with our marker are deleted, and no link is followed.
@@ -272,7 +272,7 @@ def _is_ours(path: str) -> bool:
 
 
 def _remove(folder: str) -> None:
-    """Remove a folder of ours; files that are also linked elsewhere stay there."""
+    """Remove one of mwatch's folders; other hard links to its files remain."""
     if not _is_ours(folder):
         with contextlib.suppress(OSError):
             os.rmdir(folder)
@@ -283,5 +283,5 @@ def _remove(folder: str) -> None:
                 shutil.rmtree(entry.path)
             elif entry.name != _MARKER:
                 os.unlink(entry.path)
-        os.unlink(os.path.join(folder, _MARKER))  # last: without it the folder is not ours
+        os.unlink(os.path.join(folder, _MARKER))  # last: unmarked folders are not ours
         os.rmdir(folder)

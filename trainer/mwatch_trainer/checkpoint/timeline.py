@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """`<save>/.mwatch/timeline.json`: its format, and which checkpoints it marks as bad.
 
-It holds the newest attempt's number (the fencing token), the attempts and where they resumed, the
-rollbacks, and a quarantine that no rollback has ended yet. An unreadable rollback may be the one
-that abandons the newest checkpoint, so it makes the whole file invalid; a damaged attempt is
-skipped. Only the wrapper that owns the attempt writes it.
+It contains the newest attempt's number (the fencing token), the attempts and where they resumed,
+the rollbacks, and a quarantine that no rollback has ended yet. An unreadable rollback may be the
+one that abandons the newest checkpoint, so it makes the whole file invalid; a damaged attempt is
+skipped. Only the wrapper that owns the attempt writes the file.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ class TimelineQuarantine(NamedTuple):
 
 class TimelineFile(NamedTuple):
     attempt: int = 0
-    attempts: tuple[TimelineAttempt, ...] = ()  # oldest first, as the rollbacks
+    attempts: tuple[TimelineAttempt, ...] = ()  # oldest first, like the rollbacks
     rollbacks: tuple[TimelineRollback, ...] = ()
     quarantine: TimelineQuarantine | None = None
-    version: int = VERSION  # A newer version may hold more than is read here
+    version: int = VERSION  # a newer version may contain more than is read here
 
 
 def path_of(folder: str) -> str:
@@ -102,7 +102,7 @@ def parse(data: bytes) -> TimelineFile:
 
 
 def to_text(timeline: TimelineFile, claim: Mapping[str, Any] | None = None) -> str:
-    """Serialize. `claim`: what the owner of the attempt announces to the other wrappers."""
+    """Serialize. `claim`: the announcement of the attempt's owner to the other wrappers."""
     rollbacks = [
         {
             **each._asdict(),
@@ -138,8 +138,8 @@ def with_rollbacks(timeline: TimelineFile, more: Sequence[TimelineRollback]) -> 
 
 
 def is_abandoned(timeline: TimelineFile, iteration: int, written_at: float | None) -> bool:
-    """Whether it is past the point of a rollback and was written before it, or at an unknown
-    time.
+    """Whether the checkpoint is later than a rollback's target iteration and was written before
+    that rollback, or at an unknown time.
     """
     for each in timeline.rollbacks:
         if iteration <= each.to_iteration:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The training program inside a command line: where its own arguments begin, and their values.
+"""Finds the training program in a command line, where its own arguments begin, and their values.
 
 | command line | arguments of the program | edited |
 | --- | --- | --- |
@@ -15,8 +15,8 @@
 | `python -c CODE` | none | no |
 | any other program | all that follows | yes |
 
-A flag is read as `--flag value` or `--flag=value`, the last one counts as in argparse, and a change
-keeps the given form. Where the arguments cannot be edited, a checkpoint is chosen by Megatron's
+A flag is read as `--flag value` or `--flag=value`; as in argparse, the last one counts, and an edit
+keeps the given form. If the arguments cannot be edited, the checkpoint is chosen with Megatron's
 tracker file. What a launch script does with its arguments is unknown.
 """
 
@@ -46,9 +46,9 @@ _MAX_SHELL_TEXT = 200_000
 class Program(NamedTuple):
     name: str  # the script or module
     launcher: str | None
-    args: tuple[str, ...]  # its own arguments; those in a shell's text as far as they can be parsed
-    start: int  # their index in the command line, if they can be edited
-    obstacle: str | None = None  # why they cannot be edited
+    args: tuple[str, ...]  # the program's arguments; for a shell's text, those that can be parsed
+    start: int  # index of `args` in the command line, if they can be edited
+    obstacle: str | None = None  # why the arguments cannot be edited
 
 
 def find_program(argv: Sequence[str], environ: Mapping[str, str]) -> Program:
@@ -144,7 +144,7 @@ def _expanded(word: str, environ: Mapping[str, str]) -> str:
 
 
 def is_expanded(value: str) -> bool:
-    """Whether a value parsed from a shell's text is what the program will see."""
+    """Whether the program will see exactly this value, which was parsed from a shell's text."""
     return bool(value) and _UNEXPANDED.search(value) is None
 
 

@@ -3,9 +3,9 @@
 """LLM-Foundry's arguments: a YAML file, then `key=value` words that override it.
 
 With `autoresume` Composer loads the target of its link `latest-rank0.pt` and ignores `load_path`,
-so a resume from a chosen checkpoint turns it off. Composer refuses a folder with files newer than
-the checkpoint it starts from, unless `save_overwrite` is set. Of the YAML file only plain values at
-the top level are read.
+so a resume from a chosen checkpoint turns `autoresume` off. Composer rejects a folder with files
+newer than the checkpoint it starts from, unless `save_overwrite` is set. Only plain top-level
+values of the YAML file are read.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Megatron's arguments for saving and loading checkpoints.
 
-`--ckpt-step` is accepted since core_v0.6.0, but a load follows it only since core_v0.12.0 (before,
-it applied to the arguments stored in a checkpoint, or to nothing). A launcher that restarts its
-workers in place would return to `--ckpt-step` each time, so there the tracker is used, which moves
-with each save.
+`--ckpt-step` is accepted since core_v0.6.0, but loading follows it only since core_v0.12.0 (before
+that it applied to the arguments stored in a checkpoint, or to nothing). A launcher that restarts
+its workers in place would return to `--ckpt-step` each time, so the tracker, which moves with each
+save, is used there instead.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def follows_ckpt_step(
 ) -> bool | None:
     """Whether the Megatron that will run follows `--ckpt-step` when it loads; None: unknown.
 
-    Searches its source where Python would find it, and imports nothing. A path that the program
-    itself adds at run time is not followed.
+    Searches the source that Python would find, without importing anything. Paths that the program
+    itself adds at run time are not considered.
     """
     if program.name.split(".")[0] == "mwatch_gpt":
         return True

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The run about to start: facts from its command line and environment, and the child's environment.
 
-A variable that the user set is left alone, under its old or its new name: torch takes the first
-name it finds, so our new name would override the user's old one.
+A variable that the user set is left alone, whether under its old or its new name: torch uses the
+first name it finds, so setting the new name would override the user's old one.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _COUNT_NAMES = ("MWATCH_NNODES", "PET_NNODES", "NNODES")
 
 
 class NodePlace(NamedTuple):
-    node_rank: int | None  # none: unknown, in a job of several nodes
+    node_rank: int | None  # None: unknown, in a job of several nodes
     nnodes: int
     is_elastic: bool = False
 
@@ -46,11 +46,11 @@ class NodePlace(NamedTuple):
 
 
 def place_of(command: Sequence[str], program: Program, environ: Mapping[str, str]) -> NodePlace:
-    """Find which of the job's wrappers this is, and how many there are.
+    """Return this wrapper's number in the job and how many wrappers there are.
 
-    Exactly one wrapper of a job must be number 0; it need not be torch's rank 0. In a PyTorchJob
-    `RANK` is the pod's number and `WORLD_SIZE` counts pods times processes. An elastic range
-    (`1:64`) has no fixed number of wrappers: its lower end is taken.
+    Exactly one wrapper of a job must be number 0; it need not be torch's rank 0. In a PyTorchJob,
+    `RANK` is the pod's number and `WORLD_SIZE` is pods times processes. For an elastic range
+    (`1:64`), which has no fixed number of wrappers, the lower end is used.
     """
     options = command[: program.start]
     for rank_name, count_name in _BY_TASK:
@@ -115,7 +115,7 @@ class RunFacts(NamedTuple):
     save_text: str  # as the user wrote it
     resumes_itself: bool  # the program resumes from its own save folder
     obstacle: str | None
-    by_step: bool  # A flag names the checkpoint; else the tracker does
+    by_step: bool  # choose the checkpoint with a flag; else with the tracker
     place: NodePlace
     notes: tuple[str, ...] = ()
 
@@ -126,8 +126,8 @@ class RunFacts(NamedTuple):
 def look(
     command: Sequence[str], environ: Mapping[str, str], learned: Mapping[str, Any] | None = None
 ) -> RunFacts:
-    """Collect the facts. `learned`: this pod's last `attempt.json`, with a launch script's
-    folder.
+    """Collect the facts. `learned`: this pod's last `attempt.json`, which has the save folder that
+    a launch script hides.
     """
     program = argv.find_program(command, environ)
     if composer.is_composer(program):
@@ -174,7 +174,7 @@ def _same(one: str, other: str | None) -> bool:
 PROBE_SWITCH = "MWATCH_PROBE"
 SITE = "site"
 _SHARED_WITH_PROBE = ("__init__.py", "contract.py", "rank_variables.py")
-"""All that the probe imports outside its own package."""
+"""Everything that the probe imports outside its own package."""
 _RECORDER_DUMPS = "recorder"
 _PACKAGE = "mwatch_trainer"
 _ALWAYS = (
@@ -194,7 +194,7 @@ _WITH_DUMPS = (
     (("TORCH_INCLUDE_ONLY_ACTIVE",), "0"),
 )
 _DUMP_FLAG = "--flight-recorder-dump-path"
-"""Megatron's flag. The variables override it, so they are not set where the user has it."""
+"""Megatron's flag. The variables override it, so they are not set if the user passes it."""
 
 
 def child_environment(
@@ -204,9 +204,9 @@ def child_environment(
     with_probe: bool,
     argv: Sequence[str] = (),
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the whole environment, and what could not be set up."""
+    """Return the child's whole environment, and messages about what could not be set up."""
     env = dict(environ)
-    env.pop(rank_identity.OWNER_VARIABLE, None)  # of a rank that started us
+    env.pop(rank_identity.OWNER_VARIABLE, None)  # set if a rank started this wrapper
     problems: list[str] = []
     for names, value in _ALWAYS:
         _set(env, names, value)
@@ -224,7 +224,7 @@ def child_environment(
 
 
 def _keep_dumps(env: dict[str, str], directory: str) -> str | None:
-    """Put torch's own dumps, at a timeout, on the volume."""
+    """Make torch write its own timeout dumps to the volume; return the error message, or None."""
     if any(name in env for name in _DUMP_NAMES):
         return None
     dumps = os.path.join(directory, contract.DUMPS_FOLDER, _RECORDER_DUMPS)
@@ -259,7 +259,7 @@ def _add_probe(env: dict[str, str], directory: str) -> str | None:
 
 
 def site_folder(directory: str) -> str:
-    """Return the folder of our `sitecustomize`; a copy on the volume if we run from a `.pyz`."""
+    """Return the folder of mwatch's `sitecustomize`; for a `.pyz`, a copy on the volume."""
     here = os.path.join(os.path.dirname(os.path.abspath(contract.__file__)), SITE)
     if os.path.isfile(os.path.join(here, "sitecustomize.py")):
         return here

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Client of the wrapper's control socket, and unix sockets at paths longer than 108 bytes."""
+"""Client of the wrapper's control socket; supports socket paths longer than 108 bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mwatch_trainer import contract
 
 @contextmanager
 def short_path(folder: str, name: str) -> Iterator[str]:
-    """Give the file a short path, valid inside the block. Raises OSError."""
+    """Yield a short path to the file, valid inside the block. Raises OSError."""
     fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{fd}/{name}"
@@ -56,7 +56,7 @@ MAX_LINE_BYTES = 1 << 20
 
 
 def ask(directory: str, request: Mapping[str, Any], timeout: float = 5.0) -> dict[str, Any]:
-    """Return the answer. Never raises: a failure is `{"ok": False, "error": TEXT}`."""
+    """Return the answer to a request. Never raises: a failure is `{"ok": False, "error": TEXT}`."""
     try:
         answer = json.loads(_answer(directory, request, timeout).decode("utf-8"))
     except FileNotFoundError:

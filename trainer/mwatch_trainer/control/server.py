@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wrapper's control socket: one JSON object per line, one answer each.
 
-`status`, `dump` (evidence of every rank), `keep` (copy an incident's evidence beside the
-checkpoints), `stop` and `restart` (in place, act mode only). `stop` is answered at once; the
-wrapper's exit shows the trainer's end. A client that sends nothing, or too much, is disconnected
-after some seconds.
+Requests: `status`, `dump` (evidence of every rank), `keep` (copy an incident's evidence beside the
+checkpoints), `stop` and `restart` (in place, act mode only). `stop` is answered immediately; when
+the trainer has ended, the wrapper exits. A client that sends nothing, or too much, is disconnected
+after a few seconds.
 """
 
 from __future__ import annotations
@@ -40,9 +40,8 @@ class RequestRefused(ValueError):
 class Restarts:
     """Restarts in place: only in act mode, and once per attempt.
 
-    A request that names the attempt to end can be repeated or late without harm. A checkpoint to
-    resume from is written as `decision.json`, which the next attempt reads after it has asked the
-    controller.
+    A request that names the attempt to end is harmless if repeated or late. A checkpoint to resume
+    from is written to `decision.json`, which the next attempt reads after asking the controller.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class Restarts:
         self._lock = threading.Lock()
 
     def request(self, request: Mapping[str, Any], reason: str, grace: float) -> dict[str, Any]:
-        """Raises RequestRefused, and OSError where the choice cannot be written."""
+        """Queue the restart. Raises RequestRefused, and OSError if the choice cannot be written."""
         if self._mode != contract.ACT:
             raise RequestRefused("a restart in place needs --act", kind="observing")
         wanted = _count(request, "attempt")
@@ -113,7 +112,7 @@ _MAX_GRACE_SECONDS = 3600.0
 _DEFAULT_DUMP_SECONDS = 5.0
 _MAX_DUMP_SECONDS = 60.0
 _DEFAULT_COPY_SECONDS = 5.0
-# In a pod the volume is the pod's own, and the sidecar may be another user.
+# In a pod only the pod's containers see the volume, and the sidecar may run as another user.
 _MODE_ALONE, _MODE_IN_POD = 0o600, 0o666
 
 
@@ -141,7 +140,7 @@ class ControlServer:
             threading.Thread(target=self._run, name="mwatch-control", daemon=True).start()
 
     def close(self) -> None:
-        """Remove the socket, unless a later wrapper has put its own there."""
+        """Remove the socket, unless a later wrapper has replaced it with its own."""
         if self._server is None:
             return
         self._server.close()

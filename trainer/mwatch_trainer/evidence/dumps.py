@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dumps of every rank on request, within a time and size limit: stacks and flight recorders.
 
-A request file makes the probes write `dumps/ID/rank-N.*`. A rank that does not answer in time
-holds its GIL or is stopped: it gets its dump signal, which needs no GIL. Ranks that still do not
-answer are listed in `missing.json`; `processes.json` has what /proc shows of all processes,
+A request file makes the probes write `dumps/ID/rank-N.*`. A rank that does not answer in time holds
+its GIL or is stopped: it is sent its dump signal, which works without the GIL. Ranks that still do
+not answer are listed in `missing.json`. `processes.json` has what /proc shows of all processes,
 `environment.json` their arguments and environment at the start, scrubbed, and `sources.json` the
-source lines of the innermost calls: C functions such as `time.sleep` are not on a Python stack.
+source lines of the innermost calls, because C functions such as `time.sleep` are not on a Python
+stack.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def environments(
 ) -> dict[str, Any]:
     """Describe how the trainer's processes were started, parents first, up to a size limit.
 
-    The environment of the first is given in full; of the others only the differences.
+    The first process's environment is given in full, for the others only the differences.
     """
     first: dict[str, str] | None = None
     described: list[dict[str, Any]] = []
@@ -77,7 +78,8 @@ def environments(
 def _difference(
     first: Mapping[str, str], other: Mapping[str, str], patterns: Sequence[str]
 ) -> dict[str, str | None]:
-    """Return the changed variables; None: not set in `other`. Scrubbing is slow."""
+    """Return the differing variables; None: not set in `other`. Only these are scrubbed, because
+    scrubbing is slow."""
     changed = {name: value for name, value in other.items() if first.get(name) != value}
     found: dict[str, str | None] = {}
     found.update(scrubbed_environment(changed, Scrubber(patterns)))
@@ -147,7 +149,7 @@ class BadName(ValueError):
 
 class _Rank(NamedTuple):
     record: ProbeRecord
-    state: str | None  # of its process; None: ended
+    state: str | None  # state of its process; None: ended
 
     @property
     def is_alive(self) -> bool:
@@ -214,7 +216,7 @@ class Dumps:
         }
 
     def _ranks(self) -> dict[int, _Rank]:
-        """Read the probes of this attempt; a record of a process not below us is an old one."""
+        """Read this attempt's probe records; a record of a process not below us is outdated."""
         below = {(each.pid, each.started): each.state for each in self._tree.processes()}
         found: dict[int, _Rank] = {}
         folder = os.path.join(self._directory, contract.PROBE_FOLDER)
@@ -236,7 +238,7 @@ class Dumps:
         return {number for number in ranks if f"rank-{number}.stacks.txt" in names}
 
     def _finished(self, folder: str, ranks: set[int]) -> set[int]:
-        """Return the ranks whose flight recorder is written too: it takes longer than stacks."""
+        """Return the ranks whose dump is complete: the flight recorder takes longer than stacks."""
         answered = self._answered(folder, ranks)
         names = set(_listed(folder))
         return {number for number in answered if f"rank-{number}.{UNFINISHED}" not in names}
@@ -309,7 +311,7 @@ def _wait(is_done: Any, seconds: float) -> None:
 
 
 def _record(path: str) -> ProbeRecord | None:
-    for _ in range(5):  # torn while it is being written
+    for _ in range(5):  # retry: a record is torn while it is being written
         record = record_file.unpack(contract.read_bytes(path, record_file.SIZE) or b"")
         if record is not None:
             return record
@@ -340,10 +342,11 @@ def _size(path: str) -> int:
 
 
 class DumpQuota:
-    """Limits the dumps on the volume: a pod whose volume overruns is evicted.
+    """Limits the size of dumps on the volume: a pod that exceeds its volume limit is evicted.
 
-    The oldest dumps are removed before a new one is taken. One that is too large loses its largest
-    flight recorders, then its largest files. Dumps that torch writes by itself are limited too.
+    The oldest dumps are removed before a new one is taken. A dump that is too large loses its
+    largest flight recorders, then its largest files. Dumps that torch writes itself are limited
+    too.
     """
 
     def __init__(self, folder: str) -> None:

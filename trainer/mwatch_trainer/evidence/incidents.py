@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Folders of incidents: pruning them, and copying evidence from the volume beside the checkpoints.
+"""Incident folders: pruning them, and copying evidence from the volume beside the checkpoints.
 
-Such a folder has one folder per incident, limited in number and bytes. The oldest are removed
-first: a name begins with its time. Other names are not touched, and no link is followed.
+The root has one folder per incident, limited in number and bytes. The oldest are removed first: a
+name begins with its time. Folders with other names are not touched, and no link is followed.
 
-A sidecar often may only read the checkpoints' storage; the training container can write to it. The
-wrapper, not the caller, decides the target. The copy runs in a nice helper process (`main`) with a
-time limit, so that storage that hangs blocks nothing else. In observe mode nothing is copied.
+Often the sidecar has only read access to the checkpoint storage, while the training container can
+write to it. The wrapper, not the caller, chooses the target. The copy runs in a low-priority helper
+process (`main`) with a time limit, so that hung storage blocks nothing else. In observe mode
+nothing is copied.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ INCIDENTS = "incidents"
 MANIFEST = "manifest.json"
 MAX_INCIDENTS = 64
 MAX_BYTES = 1 << 30
-"""Limit of a run's evidence beside the checkpoints: less than a checkpoint of a small model."""
-VOLUME_BYTES = 128 << 20  # limit on the volume that the containers of a pod share
+"""Limit for a run's evidence beside the checkpoints: less than a small model's checkpoint."""
+VOLUME_BYTES = 128 << 20  # limit on the volume that a pod's containers share
 _ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-a[0-9]{1,9}-[a-z-]{1,40}(?:-[0-9]{1,6})?", re.ASCII)
 
 
@@ -61,7 +62,7 @@ def prune(
     max_incidents: int = MAX_INCIDENTS,
     max_bytes: int = MAX_BYTES,
 ) -> list[str]:
-    """Remove the oldest beyond the limits, but not `keep`; return the removed names."""
+    """Remove the oldest incidents beyond the limits, except `keep`; return the removed names."""
     names = [each for each in incident_names(root) if _is_folder(os.path.join(root, each))]
     sizes = {name: folder_bytes(os.path.join(root, name)) for name in names}
     total, count = sum(sizes.values()), len(names)
@@ -110,8 +111,8 @@ class NotCopied(ValueError):
 def copy(source: str, root: str, id: str, max_bytes: int = MAX_BYTES) -> dict[str, Any]:
     """Copy the folder `source` to `<root>/ID` and prune `root`. Raises OSError and NotCopied.
 
-    Files are for their owner alone and appear whole, the manifest last; existing ones are not
-    copied again. Links are not followed, and only regular files are read.
+    Files are accessible only to their owner and appear complete, the manifest last; existing ones
+    are not copied again. Links are not followed, and only regular files are read.
     """
     if not is_incident_id(id):
         raise NotCopied(f"{id[:80]!r} is not the name of an incident")
@@ -137,7 +138,7 @@ def copy(source: str, root: str, id: str, max_bytes: int = MAX_BYTES) -> dict[st
 
 
 def _names(folder: int) -> list[str]:
-    """List the files, the manifest last: a reader that sees it sees all."""
+    """List the files, the manifest last: a reader that sees it sees all files."""
     found = [each for each in os.listdir(folder) if not each.startswith(".")]
     return sorted(found, key=lambda name: (name == MANIFEST, name))
 
@@ -242,7 +243,7 @@ class _Copy:
 
 
 class EvidenceOffload:
-    """Copies one incident at a time in a helper process; a repeated request gets its result."""
+    """Copies one incident at a time in a helper process; a repeated request returns its result."""
 
     def __init__(
         self, directory: str, mode: str, reaper: Reaper, save: Callable[[], str | None]
@@ -306,7 +307,7 @@ class EvidenceOffload:
 
 
 def _await_answer(copy: _Copy, read_end: int) -> None:
-    """Wait until the process answers or is gone; storage that hangs blocks it and this thread."""
+    """Wait until the process answers or is gone; hung storage blocks both it and this thread."""
 
     with contextlib.suppress(OSError, ValueError), os.fdopen(read_end, "rb") as pipe:
         answer = json.loads(pipe.read(_MAX_ANSWER))

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an exit means, and the code that `mwatch-run` returns for it in act mode.
+"""Explains the trainer's exit and chooses the code that `mwatch-run` returns for it in act mode.
 
-| what was seen | returned |
+| observed | returned |
 | --- | --- |
 | exit 0: done, or all iterations printed, or no information | 0 |
 | exit 0 after `--exit-interval`, `--exit-duration-in-mins` | 0 |
@@ -16,8 +16,8 @@
 | a command that does not exist or cannot be run; wrong usage of another program | 127, 126, 2 |
 | anything else: lost peers, other storage, checkpoints, numbers, no output at all | 201 |
 
-SIGTERM is not 0: a drained or preempted pod gets it too, and an operator takes a master's 0 for the
-success of the job.
+SIGTERM does not return 0: a drained or preempted pod gets it too, and a training operator treats a
+master's exit code 0 as success of the whole job.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def oom_kills(root: str = _ROOT, own: str = _OWN) -> int | None:
 
 
 def _places(root: str, own: str) -> list[str]:
-    """Return the files of cgroup v2, then v1; in a container the own cgroup is often the root."""
+    """Return the cgroup v2 files, then v1; in a container the own cgroup is often the root."""
     unified, memory = "", ""
     text = (contract.read_bytes(own, _MAX_BYTES) or b"").decode("utf-8", "replace")
     for line in text.splitlines():
@@ -91,8 +91,8 @@ def explain(
 ) -> ExplainedExit:
     """Explain an exit. `returncode` is negative for a signal.
 
-    `stop_request`: why the wrapper itself stopped the child ("stop: ...", "restart: ...", "signal:
-    SIGTERM", "fence: ..."), if it did.
+    `stop_request`: if the wrapper itself stopped the child, the reason ("stop: ...",
+    "restart: ...", "signal: SIGTERM", "fence: ...").
     """
     code = returncode if returncode >= 0 else None
     number = signal_of(returncode)
@@ -150,14 +150,15 @@ def _exited_with_0(reader: ExitLogReader, plan: AttemptPlan) -> tuple[str, int, 
 
 
 def _all_printed(reader: ExitLogReader) -> bool:
-    """Whether fewer iterations are left than one interval: a last line may stay unprinted."""
+    """Whether less than one log interval was left: the last iterations may have no line."""
     if reader.iteration is None or reader.total is None:
         return False
     return reader.iteration + reader.interval > reader.total
 
 
 def _may_be_requested(reader: ExitLogReader, plan: AttemptPlan) -> bool:
-    """Whether the arguments may request this exit, which rank 0 prints, maybe in another pod."""
+    """Whether the arguments may have requested this exit: rank 0, which prints it, may be in
+    another pod."""
     if reader.has_begun or plan.nnodes <= 1:
         return False
     program = find_program(plan.argv, plan.env)
@@ -232,9 +233,9 @@ POLICY = "MWATCH_RESTART_POLICY"
 
 
 def is_last(returned: int, is_final: bool, environ: Mapping[str, str]) -> bool:
-    """Whether no attempt follows in this pod: Kubernetes decides by its restartPolicy.
+    """Whether no further attempt follows in this pod, according to the pod's restartPolicy.
 
-    `returned`: the container's exit code. `is_final`: used where the policy is unknown.
+    `returned`: the container's exit code. `is_final`: the answer if the policy is unknown.
     """
     by_policy = {"Never": True, "OnFailure": returned == 0, "Always": False}
     return by_policy.get(environ.get(POLICY, ""), is_final)

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What launchers print about the end of a training process.
 
-Reads Composer, DeepSpeed, Kubeflow's operator, srun, mpirun (Open MPI, MPICH, PALS), torch's spawn
-and whatever runs training with Python's subprocess (accelerate, deepspeed, launch scripts). Reports
-of torchrun are blocks of several lines, which the callers read. A launcher that sees one process
-fail ends the others, so only its first report names a cause.
+Parses Composer, DeepSpeed, Kubeflow's operator, srun, mpirun (Open MPI, MPICH, PALS), torch's spawn
+and programs that run training with Python's subprocess (accelerate, deepspeed, launch scripts).
+torchrun's reports are blocks of several lines, which the callers parse. When one process fails, a
+launcher ends the others, so only its first report names the cause.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ TRIGGERS = (
 
 
 def read_reports(text: str) -> Iterator[LauncherReport]:
-    """Yield the failed ends that this line reports; an exit code of 0 is not one."""
+    """Yield the process failures that this line reports; exit code 0 is not a failure."""
     if not any(trigger in text for trigger in TRIGGERS):
         return
     for found in _REPORT.finditer(text):

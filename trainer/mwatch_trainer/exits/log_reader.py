@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the wrapper reads in the trainer's output to tell one exit from another.
+"""Extracts from the trainer's output what is needed to explain its exit.
 
-Reads Megatron and its derivatives, Composer, torchtitan and NeMo, and what torchrun and other
-launchers print about their workers. Megatron prints its iterations on the last rank and its end on
-rank 0, so a pod may see one and not the other.
+Parses the output of Megatron and its derivatives, Composer, torchtitan and NeMo, and what torchrun
+and other launchers print about their workers. Megatron prints its iterations on the last rank and
+its end on rank 0, so one pod may see only one of the two.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ ROOT_OF_USER = frozenset(
         "IsADirectoryError", "NotADirectoryError", "PermissionError",
     }
 )  # fmt: skip
-"""A restart has the same code, data and paths."""
+"""Errors that a restart cannot fix, because it has the same code, data and paths."""
 _CONSEQUENCES = re.compile(
     r"ChildFailedError|SignalException|ncclRemoteError|DistBackendError|DistNetworkError"
     r"|DistStoreError|DistError|NCCL|[Gg]loo|[Rr]endezvous|TCPStore|ConnectionError"
     r"|Connection (?:reset|closed|refused)|Broken pipe|ConnectionResetError|BrokenPipeError"
     r"|is killed by signal: Terminated"
-)  # what other ranks print about the one that failed, and the launcher about all
+)  # printed by other ranks when one rank fails, and by the launcher
 _NUMBERS = re.compile(
     r"found (?:NaN|Inf)|Unexpected result|unexpected large grads|hashes not matching"
 )
@@ -108,10 +108,10 @@ class _Open:
 class Errors:
     """Errors in the output: the last line of each traceback.
 
-    Tracebacks of several ranks are interleaved and told apart by the prefix of their lines. A
-    traceback that training survives (two more iterations were printed) is dropped. Iterations come
-    on stdout and tracebacks on stderr, so lines read at the same moment have no order: only an
-    iteration read some seconds later shows that training continued.
+    Tracebacks of several ranks are interleaved and separated by the prefix of their lines. A
+    traceback that training survives (two more iterations were printed) is dropped. Iterations are
+    printed to stdout and tracebacks to stderr, so the order of lines read at the same moment is
+    unknown: only an iteration read some seconds later shows that training continued.
     """
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class Errors:
         return [each.error for each in self._noted]
 
     def feed(self, line: str, now: float) -> None:
-        """`now`: when the line was read, in seconds of any clock."""
+        """Read one line. `now`: when it was read, in seconds of any clock."""
         self._now = now
         name, text = unprefixed(line)
         opened = self._open.get(name)
@@ -142,7 +142,7 @@ class Errors:
         elif "Duplicate GPU detected" in text:
             self._note(PrintedError(_rank(name), "NCCL error", text.strip()[:_MAX_TEXT], False))
         elif _MEMORY.search(text) and "decreased" not in text:
-            # Composer prints that in a warning and continues with a smaller batch.
+            # With "decreased" it is a warning: Composer continues with a smaller batch.
             self._note(PrintedError(_rank(name), "CUDA out of memory", "", False))
 
     def survived(self, now: float) -> None:
@@ -151,7 +151,7 @@ class Errors:
         self._noted = [each for each in self._noted if each.signs_of_life < _SIGNS_OF_LIFE]
 
     def root(self, rank: int | None) -> PrintedError | None:
-        """Return why it ended; the error of `rank`, if the launcher names it."""
+        """Return the root cause, preferring errors of `rank`, the rank that the launcher named."""
         causes = [each for each in self.found if not each.is_consequence]
         memory = [each for each in causes if each.is_memory]
         own = [each for each in causes if rank is not None and each.rank == rank]
@@ -161,7 +161,7 @@ class Errors:
         if self._is_ignored:
             self._is_ignored = False
         elif len(self._open) < MAX_OPEN:
-            # torch prints the tracebacks of other ranks inside its own: still one.
+            # torch prints other ranks' tracebacks inside its own: treat it as one traceback.
             self._open.setdefault(name, _Open())
 
     def _continue(self, name: str, opened: _Open, text: str) -> None:
@@ -197,7 +197,7 @@ _WORDS = (
     b"step:", b"could not", b"nvalid", b"nable to", b"Error", b"Cause", b" save .", b"ignored",
     b"out of memory", b"error: ", b"timelimit", b"terminated", b"Duplicate",
 )  # fmt: skip
-"""A line without any of these is skipped; the search takes a microsecond or two."""
+"""Lines without any of these are skipped; the search takes 1 to 2 microseconds."""
 _ITERATION = re.compile(r"\biteration[ =:]+(\d{1,12})\s*/\s*(\d{1,12})\s*\|")
 _NEMO = re.compile(r"\bTraining epoch \d+, iteration (\d{1,12})/(\d{1,12})\b")
 _BATCH = re.compile(r"\[(batch|sample|token)=(\d{1,15})/(\d{1,15})\]")
@@ -232,19 +232,19 @@ class ExitLogReader:
         self._clock = clock
         self.iteration: int | None = None
         self.total: int | None = None
-        self.interval = 1  # iterations between two lines, so far
+        self.interval = 1  # iterations between two printed lines, as observed so far
         self.unit = "iteration"
         self.has_begun = False  # rank 0 printed that training starts; it also prints its end
         self.is_done = False
         self.goodbye: str | None = None
         self.worker: FailedWorker | None = None
-        self.signal: int | None = None  # received by the launcher
+        self.signal: int | None = None  # signal that the launcher received
         self.empty_exit: str | None = None
-        """What Megatron prints before it exits with 0 without training."""
+        """The line that Megatron printed before exiting with 0 without having trained."""
         self.is_missing_checkpoint = False
         self.usage: str | None = None
         self.save: str | None = None
-        """The checkpoint folder in the printed arguments: a launch script hides it."""
+        """The checkpoint folder from the printed arguments, in case a launch script hides it."""
         self.errors = Errors()
         self._in_root_cause = False
         self._root_rank: int | None = None
@@ -280,7 +280,7 @@ class ExitLogReader:
         nemo = _NEMO.search(text)
         found = nemo or _ITERATION.search(text)
         if found:
-            # NeMo counts from 0, and its total is the last number it will print.
+            # NeMo counts from 0, and its total is the last iteration number that it prints.
             more = 1 if nemo else 0
             self._advance(int(found.group(1)) + more, int(found.group(2)) + more)
             return True
@@ -308,7 +308,7 @@ class ExitLogReader:
             return
         name = found.group(1)
         if name == "before the start of training step":
-            # Also of workers that torchrun has restarted without printing it.
+            # Also printed by workers that torchrun restarted without reporting the restart.
             self.has_begun, self.is_done, self.goodbye = True, False, None
             self.worker = self.signal = self.empty_exit = None
         elif name == "after training is done":

@@ -1,18 +1,17 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The signals that end a process: number, name, the words of shells and launchers, and what a death
-by it means.
+"""Signals that end a process: number, name, the text that shells and launchers print, and meaning.
 
-The one table for the wrapper, the reader of launchers' reports and the sidecar.
+The wrapper, the parser of launcher reports and the sidecar share this table.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-SENT = "sent"  # by the kernel (out of memory), a scheduler, a launcher or a person
-INTERRUPTED = "interrupted"  # by a person
-CRASHED = "crashed"  # by an error of the process itself
+SENT = "sent"  # sent by the kernel (out of memory), a scheduler, a launcher or a person
+INTERRUPTED = "interrupted"  # sent by a person
+CRASHED = "crashed"  # caused by an error in the process itself
 SHELL_BASE = 128
 _LAST = 64
 

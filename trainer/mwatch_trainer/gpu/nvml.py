@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's management library (NVML), through `nvidia-ml-py`.
 
-The package (module `pynvml`, one file) is bundled in the `.pyz` and imported only where the
-driver's library is present: it costs 6 MiB from the `.pyz`, 2 MiB where it is compiled. A call that
-the driver, the GPU or the package's release lacks returns None; a lost GPU raises `Lost`. Any call
-may hang where the driver is wedged: call from a thread that nothing waits for.
+The package (module `pynvml`, one file) is bundled in the `.pyz` and imported only if the driver's
+library is present: it takes 6 MiB of memory from the `.pyz`, 2 MiB if already compiled. A call that
+the driver, the GPU or the package's release does not support returns None; a lost GPU raises
+`Lost`. If the driver is wedged, any call may hang: call from a thread that nothing waits for.
 
 Not used because of their cost: PCIe throughput (21 ms a call), the energy counter (3 ms) and the
 temperature margin (0.8 ms). The numbers are NVIDIA's; the names are label values and do not change.
@@ -23,9 +23,9 @@ _SUCCESS, _TIMEOUT = 0, 10
 _UNINITIALIZED, _DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND = 1, 9, 12
 _FUNCTION_NOT_FOUND, _GPU_LOST, _RESET_REQUIRED, _VERSION_MISMATCH = 13, 15, 16, 18
 _NOTHING_THERE = frozenset({_DRIVER_NOT_LOADED, _LIBRARY_NOT_FOUND, _FUNCTION_NOT_FOUND})
-"""At the start: no driver. Any other error there is a failure."""
+"""Errors that mean "no driver" when NVML is opened; any other error there is a failure."""
 _LIBRARY_DOWN = frozenset({_UNINITIALIZED, _DRIVER_NOT_LOADED, _VERSION_MISMATCH})
-"""Later: NVML must be initialized again."""
+"""Errors of later calls after which NVML must be initialized again."""
 _LOST = frozenset({_GPU_LOST, _RESET_REQUIRED})
 
 _MAX_GPUS = 64
@@ -49,7 +49,7 @@ _THROTTLE_BITS = (
 _THROTTLE_CALLS = (
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrentClocksThrottleReasons",
-)  # the new name, and that of drivers before 535
+)  # the current name, and the name in drivers before 535
 THROTTLE_TIMES = (
     (74, "sw_power_cap"),
     (75, "thermal"),
@@ -60,7 +60,7 @@ THROTTLE_TIMES = (
 LINK_COUNT = 91
 RECOVERY_ACTION = 230
 NVLINK_ERRORS = ((161, "replay"), (162, "recovery"), (163, "crc"))
-"""Fields of one link, up to Hopper."""
+"""Error fields of one link, up to Hopper."""
 NVLINK5_ERRORS = (
     (206, "malformed_packet"),
     (207, "buffer_overrun"),
@@ -69,7 +69,7 @@ NVLINK5_ERRORS = (
     (214, "recovery_failed"),
     (215, "recovery"),
     (219, "effective"),
-)  # fields of one link from Blackwell on, without symbol errors, which the link corrects
+)  # error fields of one link from Blackwell on, without symbol errors, which the link corrects
 
 _EVENT_XID = 0x8
 _EVENTS = {
@@ -83,14 +83,14 @@ _EVENTS = {
     0x8000: "recovery_action",
 }
 _EVENT_MASK = sum(_EVENTS)
-_ANY_TENSOR = 5  # the metric of GPM, in percent
+_ANY_TENSOR = 5  # the GPM metric, in percent
 _CLOCK_SM, _SENSOR_GPU, _VOLATILE = 1, 0, 0
 _PROCESS_CALLS = (
     "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetComputeRunningProcesses_v2",
 )
 _FIELD_KINDS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""The member of a field's union by the number of its type."""
+"""Union member that holds a field's value, indexed by the field's value type."""
 
 
 class NvmlAbsent(Exception):
@@ -98,7 +98,7 @@ class NvmlAbsent(Exception):
 
 
 class NvmlBroken(Exception):
-    """NVML as a whole does not answer: open it again, later."""
+    """NVML as a whole does not answer and must be reopened later."""
 
 
 class Lost(Exception):
@@ -110,15 +110,15 @@ class Lost(Exception):
 
 
 class Unclear(Exception):
-    """`Unknown Error`: of one call it means little; of every call, that the GPU is lost."""
+    """`Unknown Error`: from one call it means little; from every call, that the GPU is lost."""
 
 
 OnEvent = Callable[[int, str, int], None]
-"""Index of the GPU (-1: unknown), name of the event, its number."""
+"""Callback: index of the GPU (-1: unknown), name of the event, its number."""
 
 
 def open_nvml() -> Nvml:
-    """Raises NvmlAbsent without a driver or the package, NvmlBroken if NVML does not start."""
+    """Open NVML. Raises NvmlAbsent without a driver or the package, NvmlBroken on other errors."""
     try:
         ctypes = importlib.import_module("ctypes")
     except ImportError:
@@ -166,12 +166,12 @@ class Nvml:
         return _text(self.call("nvmlDeviceGetName", device))
 
     def utilization(self, device: Any) -> float | None:
-        """Return the share of time with a resident kernel. A hung collective reads 1."""
+        """Return the share of time with a kernel running; a hung collective also shows 1."""
         found = self.call("nvmlDeviceGetUtilizationRates", device)
         return None if found is None else found.gpu / 100
 
     def memory(self, device: Any) -> tuple[int, int] | None:
-        """Return used and total bytes. The second version excludes the driver's own memory."""
+        """Return used and total bytes, if possible without the memory reserved by the driver."""
         newer = getattr(self._module, "nvmlMemory_v2", None)
         found = newer and self.call("nvmlDeviceGetMemoryInfo", device, version=newer)
         found = found or self.call("nvmlDeviceGetMemoryInfo", device)
@@ -215,7 +215,7 @@ class Nvml:
         return int(corrected), int(uncorrected), bool(pending), bool(failed)
 
     def pids(self, device: Any) -> list[int] | None:
-        """Return pids of the host's or the container's namespace, as the driver chooses."""
+        """Return pids, in the host's or the container's namespace depending on the driver."""
         for name in _PROCESS_CALLS:
             found = self.call(name, device)
             if found is not None:
@@ -244,9 +244,10 @@ class Nvml:
     def watch_events(
         self, devices: list[Any], report: OnEvent, is_over: Callable[[], bool]
     ) -> None:
-        """Report Xids and other events until `is_over`, or return if it cannot watch.
+        """Report Xids and other events until `is_over`; return if events are not supported or fail.
 
-        The driver reports only events while a set is registered, without the kernel log's text.
+        The driver reports events only while an event set is registered, and without the kernel
+        log's text.
         """
         events = self.call("nvmlEventSetCreate")
         if events is None:
@@ -308,7 +309,7 @@ class Nvml:
     def _field(self, slot: Any) -> float | None:
         code = int(slot.nvmlReturn)
         if code == UNKNOWN_ERROR:
-            return None  # one field of many
+            return None  # one field of many: no evidence that the GPU is lost
         if code != _SUCCESS:
             _raise_if_failed(self._module.NVMLError(code))
             return None
@@ -318,7 +319,7 @@ class Nvml:
 
 
 class TensorMeter:
-    """The tensor cores' activity between two reads (GPM). A read costs 1.3 ms."""
+    """Tensor core activity between two reads (GPM). A read costs 1.3 ms."""
 
     def __init__(
         self, call: Callable[..., Any], device: Any, samples: list[Any], request: Any
@@ -330,10 +331,10 @@ class TensorMeter:
         request.metrics[0].metricId = _ANY_TENSOR
 
     def read(self) -> float | None:
-        """Return 0 to 1 since the last read; None at the first, or if unknown."""
+        """Return the activity since the last read, 0 to 1; None on the first read or if unknown."""
         before, now = self._samples
         if self._call("nvmlGpmSampleGet", self._device, now) is None:
-            self._is_first = True  # the buffer's age is unknown
+            self._is_first = True  # the age of the sample in the buffer is unknown
             return None
         self._samples = [now, before]
         if self._is_first:
@@ -352,7 +353,7 @@ class TensorMeter:
 
 
 def _raise_if_failed(error: Any) -> None:
-    """Raise unless the driver only does not provide the value."""
+    """Raise unless the error only means that the driver does not provide the value."""
     code, reason = error.value, str(error)
     if code in _LOST:
         raise Lost(code, reason) from None
@@ -369,7 +370,7 @@ def _address(device: Any) -> int | None:
 
 
 def _text(value: object) -> str | None:
-    """Decode: older releases of the package return bytes."""
+    """Decode a string: older releases of the package return bytes."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return None if value is None else str(value)

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A helper process that samples /proc and the GPUs once a second inside the training container.
 
-A sidecar often sees neither the trainer's processes nor the GPUs. The helper runs nice, ends with
-the wrapper, and samples less often where that is expensive.
+A sidecar often sees neither the trainer's processes nor the GPUs. The helper runs at low priority,
+ends with the wrapper, and samples less often if sampling is expensive.
 
-`node/gpus.json` tells `absent` (no NVML, no GPU) from `failed`. NVML is opened once and kept open;
-if it cannot be opened, or fails as a whole, it is retried ever more rarely. Any call may hang: that
-blocks only the GPUs' thread, and another thread reports it.
+`node/gpus.json` distinguishes `absent` (no NVML, no GPU) from `failed`. NVML is opened once and
+kept open; if it cannot be opened, or fails as a whole, it is retried with increasing pauses. Any
+call may hang: that blocks only the GPU thread, and another thread reports it.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from mwatch_trainer.processes.proc import Process, Ranks
 
 RARELY_SECONDS = 30.0  # PCIe replays cost 0.13 ms, the counters of 18 links as much or more
 _UNCLEAR_LIMIT = 2
-"""After so many samples with only unknown errors the GPU is lost; one may be a glitch."""
+"""After this many samples with only unknown errors the GPU is lost; one may be a glitch."""
 
 T = TypeVar("T")
 
 
 class Device:
-    """One GPU: what is read every time, and what only now and then because of its cost."""
+    """One GPU: values read in every sample, and expensive ones read less often."""
 
     def __init__(self, nvml: Nvml, handle: Any, tensor_seconds: float) -> None:
         self._nvml, self._handle = nvml, handle
@@ -75,7 +75,7 @@ class Device:
         return dict(self._constant)
 
     def read(self, now: float) -> dict[str, Any]:
-        """Read the GPU; None for what is not supported. Raises Lost and NvmlBroken."""
+        """Read the GPU; unsupported values are None. Raises Lost and NvmlBroken."""
         if not self._constant:
             nvml = self._nvml
             self._constant = {"uuid": self._query(nvml.uuid), "name": self._query(nvml.name)}
@@ -90,7 +90,8 @@ class Device:
         return {**self._constant, **facts, "tensor_active": self._tensor, **self._rare}
 
     def _core(self) -> dict[str, Any]:
-        """Read what every GPU supports; if all of it fails with unknown errors, the GPU is lost."""
+        """Read what every GPU supports; if all calls repeatedly fail with unknown errors, the GPU
+        is lost."""
         self._unclear = 0
         nvml = self._nvml
         used, total = self._query(nvml.memory) or (None, None)
@@ -163,8 +164,8 @@ class Device:
 
 _KEPT = 8
 _EVENTS_AGAIN_SECONDS = (1.0, 30.0)
-"""Pauses between waits: one that fails as a GPU falls off the bus is repeated soon, for the
-others.
+"""Shortest and longest pause between waits: if a wait fails because one GPU falls off the bus, it
+is soon repeated for the other GPUs.
 """
 _STOP_SECONDS = 5.0
 
@@ -172,7 +173,7 @@ _STOP_SECONDS = 5.0
 class GpuEvents:
     """The last events of each GPU with their times, and the thread that waits for them.
 
-    Several are kept: the Xid that is the cause comes a moment before its consequences.
+    Several are kept, because the Xid that is the cause precedes its consequences only briefly.
     """
 
     def __init__(self) -> None:
@@ -210,7 +211,7 @@ class GpuEvents:
         pause = shortest
         while not over.is_set():
             began = time.monotonic()
-            # The sampler meets and reports the same errors.
+            # The sampler gets the same errors and reports them.
             with contextlib.suppress(NvmlBroken, Lost, Unclear):
                 nvml.watch_events(devices, self._record, over.is_set)
             if time.monotonic() - began > longest:
@@ -240,7 +241,7 @@ class GpuSampler:
         tensor_seconds: float = TENSOR_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Opens nothing before the first sample: that too may hang."""
+        """Does not open NVML before the first sample, because opening may hang too."""
         self._open_nvml = open_nvml
         self._tensor_seconds = tensor_seconds
         self._clock = clock
@@ -254,7 +255,7 @@ class GpuSampler:
         self._called_at: float | None = None
 
     def waiting_seconds(self) -> float:
-        """Return how long the current sample has taken so far; 0 without one."""
+        """Return how long the current sample has taken so far; 0 between samples."""
         called_at = self._called_at
         return 0.0 if called_at is None else self._clock() - called_at
 
@@ -333,7 +334,7 @@ class GpuSampler:
         self._again_at = self._clock() + pause
 
     def _shut(self) -> None:
-        """Close NVML, unless a thread still waits inside it, which would crash."""
+        """Close NVML, unless a thread still waits inside it: closing would then crash."""
         nvml, self._nvml = self._nvml, None
         if nvml is None or not self._events.stop():
             return
@@ -365,7 +366,8 @@ EVERY_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 _SHARE = 0.02
 _SILENT_SECONDS = 10.0
-"""Sampling eight GPUs takes 20 ms; the slowest call ever measured took 20 ms more."""
+"""After this long NVML is reported as hanging. Sampling eight GPUs takes 20 ms; the slowest call
+ever measured took 20 ms more."""
 _OWN = tuple(
     b"mwatch_trainer." + each for each in (b"output.pump", b"gpu.sampler", b"evidence.incidents")
 )
@@ -400,9 +402,9 @@ class ProcessFacts:
 
 
 def put(path: str, facts: Mapping[str, Any], *, by: str = "") -> None:
-    """Write atomically but unsynced: it is replaced a second later. Raises OSError.
+    """Write atomically but unsynced, as the file is replaced a second later. Raises OSError.
 
-    `by` tells apart the unfinished files of two threads that write the same path.
+    `by` distinguishes the unfinished files of two threads that write the same path.
     """
     text = json.dumps({"version": contract.VERSION, **facts})
     if len(text) > contract.MAX_JSON_BYTES:
@@ -411,7 +413,7 @@ def put(path: str, facts: Mapping[str, Any], *, by: str = "") -> None:
 
 
 def keep_sampling(sample: Callable[[], Mapping[str, Any]], path: str) -> None:
-    """Sample forever; on a full disk the file stays old, which its reader notices."""
+    """Sample forever; on a full disk the file becomes stale, which its reader detects."""
     while True:
         began, cpu = time.monotonic(), time.thread_time()
         with contextlib.suppress(OSError):
@@ -422,7 +424,7 @@ def keep_sampling(sample: Callable[[], Mapping[str, Any]], path: str) -> None:
 
 
 def report_hang(waiting_seconds: Callable[[], float], path: str) -> bool:
-    """Write that NVML hangs, in place of the GPUs' thread; return whether it does."""
+    """Return whether NVML hangs; if so, write that in place of the GPU thread."""
     waited = waiting_seconds()
     if waited <= _SILENT_SECONDS:
         return False
@@ -455,7 +457,7 @@ def main(arguments: Sequence[str]) -> None:
     _start(keep_sampling, ProcessFacts(wrapper).sample, of_processes)
     _start(keep_sampling, gpus.sample, of_gpus)
     _start(keep_reporting_hangs, gpus.waiting_seconds, of_gpus)
-    while os.getppid() == wrapper:  # prctl may have failed
+    while os.getppid() == wrapper:  # `die_with_parent` may have failed
         time.sleep(EVERY_SECONDS)
 
 

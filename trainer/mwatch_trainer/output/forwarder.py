@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The output of one attempt: through the pump to its destination, and into the log.
+"""Forwards the output of one attempt through the pump to its destination and into the log.
 
 If the pump cannot be started, the child keeps the wrapper's own stdout and stderr, and nothing is
 copied.
@@ -43,13 +43,13 @@ class Pipe(NamedTuple):
 class Tee:
     """The pipes between the child, the pump that forwards its output, and the wrapper's copy.
 
-    If the wrapper's stdout and stderr are one file, the child gets one pipe for both, so that even
-    their order is as without mwatch. The wrapper holds the reading ends open: if the pump dies, the
-    child waits for the next one instead of being killed by SIGPIPE.
+    If the wrapper's stdout and stderr are the same file, the child gets one pipe for both, so that
+    their relative order is the same as without mwatch. The wrapper keeps the reading ends open: if
+    the pump dies, the child waits for the next pump instead of being killed by SIGPIPE.
     """
 
     def __init__(self) -> None:
-        """Raises OSError if a pipe or process cannot be created; then nothing is left open."""
+        """Raises OSError, leaving no file open, if a pipe or process cannot be created."""
         self.mark = f"mwatch-gap:{os.urandom(12).hex()}:"
         self.copies: list[int] = []  # reading ends for the copy, closed by their reader
         self._sinks: list[int] = []
@@ -78,7 +78,7 @@ class Tee:
         return self._sources[-1].writing
 
     def start_pump(self) -> None:
-        """Start the first pump, or another if it died; its copies are in `copies`."""
+        """Start the first pump, or a new one if it died; the reading ends are in `copies`."""
         copies: list[Pipe] = []
         self.copies = []
         try:
@@ -100,8 +100,9 @@ class Tee:
         self.copies = [each.reading for each in copies]
 
     def pump_here(self) -> None:
-        """Pump in threads of the wrapper if no process can be started; then it must not be
-        killed.
+        """Pump in threads of the wrapper because the process keeps dying or cannot be started.
+
+        From then on the wrapper must not be killed, because the pipes would lose their reader.
         """
         self.is_pumped_here = True
         self.copies = []
@@ -116,7 +117,7 @@ class Tee:
             threading.Thread(target=stream.run, args=(mark,), daemon=True).start()
 
     def child_has_started(self) -> None:
-        """Leave the writing ends to the child alone."""
+        """Close the wrapper's writing ends, so that only the child has them."""
         _close(*(each.writing for each in self._sources))
         self._sources = [Pipe(each.reading, -1) for each in self._sources]
 
@@ -127,13 +128,13 @@ class Tee:
 
     @property
     def is_passed_on(self) -> bool:
-        """Whether all that was written before this call has reached its destination."""
+        """Whether all output written before this call has reached its destination."""
         try:
             if any(pump.bytes_waiting(each.reading) for each in self._sources):
                 return False
         except OSError:
             return True
-        # Empty first, idle second: the pump sets busy before it empties the pipe.
+        # Check for empty pipes before idle pumps: a pump sets busy before it empties its pipe.
         return all(each.is_idle for each in self.counts())
 
     @property
@@ -142,7 +143,7 @@ class Tee:
 
     def close(self) -> None:
         if self.is_pumped_here:
-            return  # its threads may still write
+            return  # the pump threads may still write
         _close(self._shared_fd, *self._sinks, *(fd for each in self._sources for fd in each))
         self._shared_fd = -1
         self._sources, self._sinks = [], []
@@ -182,7 +183,7 @@ def _close(*fds: int) -> None:
                 os.close(fd)
 
 
-_COPY_SECONDS = 10.0  # without progress; only a flood before the end needs more than a moment
+_COPY_SECONDS = 10.0  # without progress; only a burst of output just before the end takes long
 _MAX_COPY_SECONDS = 60.0
 _DISK_SECONDS = 2.0
 _MAX_PUMPS = 3
@@ -228,7 +229,7 @@ class Output:
         return process.pid if process is not None and process.returncode is None else None
 
     def look_after_pump(self) -> None:
-        """Replace a killed pump: the child would block on its full pipe."""
+        """Replace a killed pump; otherwise the child would block on its full pipe."""
         tee = self.tee
         if tee is None or self.pump_pid is not None or tee.is_pumped_here:
             return
@@ -241,7 +242,7 @@ class Output:
             else:
                 tee.start_pump()
         except OSError:
-            return  # the next round tries again
+            return  # retried in the next round
         self._adopt_pump(tee)
 
     def counts(self) -> dict[str, Any]:
@@ -258,8 +259,8 @@ class Output:
         }
 
     def finish(self, is_over: Callable[[], bool]) -> None:
-        """Wait until the child's output has reached its destination, or `is_over`; then finish
-        the copy.
+        """Wait until the child's output has reached its destination or `is_over()` is true, then
+        finish the copy.
         """
         tee = self.tee
         self._copy.lift_limit()
@@ -280,7 +281,8 @@ class Output:
             self._log.drain(_DISK_SECONDS)
 
     def close(self, seconds: float) -> None:
-        """Wait this long for the pump to see its end; it may outlive the wrapper."""
+        """Wait at most this long for the pump to reach the end of its input; it may outlive the
+        wrapper."""
         if self.tee is None:
             return
         until = time.monotonic() + seconds

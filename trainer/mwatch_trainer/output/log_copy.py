@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The copy of the output: split into whole lines, scrubbed, read by the wrapper, written to the
-log.
+"""Copies the output to the log: splits it into lines, scrubs them, lets the wrapper parse them.
 
-The copying thread is limited to a share of a core. If the trainer prints more, the pump drops the
-oldest output and marks the gap; a line in the log says how much is missing.
+The copying thread is limited to a share of a core. If the trainer prints more than it can copy, the
+pump drops the oldest output and marks the gap; a line in the log reports how much is missing.
 """
 
 from __future__ import annotations
@@ -31,16 +30,17 @@ _BLANKS = (b" ", b"\t", b"\r")
 class LineSplitter:
     """Splits chunks of one stream into whole lines, across the gaps that the pump marks.
 
-    A line cut by a gap is dropped on both sides: half of a number reads like a number. A line that
-    never ends is cut at a blank, so that a word, which may be a secret, stays whole.
+    A line cut by a gap is dropped on both sides, because half of a number would parse as a number.
+    A line that exceeds the limit is split at a blank, so that a word, which may be a secret, stays
+    whole.
     """
 
     def __init__(self, mark: str) -> None:
         self._mark = mark.encode()
         self._gap = re.compile(re.escape(self._mark) + rb"([0-9]+)" + re.escape(MARK_TAIL))
         self._pending = b""
-        self._is_cut = False  # the start of the next line is lost
-        self.missed = 0  # bytes in gaps so far
+        self._is_cut = False  # the start of the next line is lost in a gap
+        self.missed = 0  # total bytes in gaps so far
 
     def feed(self, data: bytes) -> bytes:
         end = data.rfind(b"\n") + 1
@@ -54,7 +54,7 @@ class LineSplitter:
         return whole + self._cut_endless() if len(self._pending) > MAX_LINE_BYTES else whole
 
     def finish(self) -> bytes:
-        """Return the last line if it has no newline; add one."""
+        """Return an unfinished last line, with a newline added."""
         rest, self._pending = self._pending, b""
         if not rest or self._is_cut or self._mark in rest:
             return b""
@@ -82,7 +82,7 @@ class LineSplitter:
 
     def _cut_endless(self) -> bytes:
         pending = self._pending
-        if self._mark in pending:  # its tail is not read yet
+        if self._mark in pending:  # the rest of the mark has not been read yet
             self._pending = pending[pending.find(self._mark) :]
             return b""
         if self._is_cut:
@@ -100,9 +100,9 @@ BURST_SECONDS = 0.25
 
 
 class CpuLimit:
-    """Limits the calling thread to a small share of one core, which belongs to the trainer.
+    """Limits the calling thread to a small share of one core: the cores belong to the trainer.
 
-    A burst (the start of a job, a traceback of every rank) is free.
+    A burst (the start of a job, a traceback of every rank) is not limited.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class CpuLimit:
         self._cpu = 0.0
 
     def hold(self) -> None:
-        """Sleep for as long as this thread exceeded its share, unless the limit is lifted."""
+        """Sleep until this thread is back within its share, unless the limit is lifted."""
         now, cpu = time.monotonic(), time.thread_time()
         earned = (now - self._at) * SHARE
         self._allowance = min(self._allowance + earned - (cpu - self._cpu), BURST_SECONDS)
@@ -137,7 +137,7 @@ class _Stream:
 
 
 class LineCopy:
-    """`feed` gets every scrubbed line, `put` the bytes for the log."""
+    """The copying thread: passes every scrubbed line to `feed` and the log's bytes to `put`."""
 
     def __init__(
         self,
@@ -166,7 +166,7 @@ class LineCopy:
         self._cpu_limit.lift()
 
     def finish(self, seconds: float) -> None:
-        """Copy what is left, without a CPU limit, within the time."""
+        """Copy the remaining output without a CPU limit, for at most this long."""
         self.lift_limit()
         until = time.monotonic() + seconds
         while not self._is_empty() and time.monotonic() < until:
@@ -175,7 +175,7 @@ class LineCopy:
         self._thread.join(max(until - time.monotonic(), 2 * _LOOK_SECONDS))
 
     def _is_empty(self) -> bool:
-        # The pipe first: the thread sets busy before it empties one.
+        # Check the pipes first: the thread sets `_is_busy` before it empties one.
         for fd in list(self._streams):
             try:
                 if bytes_waiting(fd):
@@ -185,10 +185,11 @@ class LineCopy:
         return not self._is_busy
 
     def _run(self) -> None:
-        # Not nice: while it waits for a core it may hold the interpreter's lock, for which the
-        # thread that passes signals on waits. `CpuLimit` spares the trainer.
+        # Normal priority, not nice: while waiting for a core, this thread may hold the GIL, which
+        # the signal-forwarding thread needs. `CpuLimit` protects the trainer instead.
         while not self._is_ending:
-            # Output waiting on both has no order: what was printed before an error comes first.
+            # The order between waiting stdout and stderr is unknown: take stdout first, so that
+            # output printed before an error precedes it.
             for key, _ in sorted(
                 self._selector.select(_LOOK_SECONDS), key=lambda ready: ready[0].data.place
             ):
@@ -234,10 +235,10 @@ KEPT_FILES = 4
 
 
 class RotatedFile:
-    """A log file that is rotated by rename and limited in size. A call may block as the disk does.
+    """A log file that is rotated by rename and limited in size. A call blocks if the disk does.
 
-    `trainer.log` is the newest, `trainer.log.1` the one before. Every file begins at the start of a
-    line.
+    `trainer.log` is the newest file, `trainer.log.1` the one before. Every file begins at the start
+    of a line.
     """
 
     def __init__(self, path: str, total_bytes: int) -> None:
@@ -249,7 +250,7 @@ class RotatedFile:
         self._is_at_line_start = True
 
     def write(self, data: bytes) -> int:
-        """Write whole lines; return the number of bytes written. A failure is in `error`."""
+        """Write whole lines; return the number of bytes written. A failure is stored in `error`."""
         written = 0
         self.error = ""
         while written < len(data) and not self.error:
@@ -260,7 +261,8 @@ class RotatedFile:
         return written
 
     def _write_some(self, data: bytes) -> int:
-        """Write as many whole lines as fit into this file, or the next one; or a part of one."""
+        """Write as many whole lines as fit into this file or, after rotation, the next; a line
+        larger than a file is written in part."""
         if self._fd >= 0 and not self._is_in_place():
             self.close()
         if self._fd < 0:
@@ -308,7 +310,7 @@ class RotatedFile:
 
 
 def _last_byte(path: str) -> bytes:
-    """Read the end of a file whose writer may have been killed in the middle of a line."""
+    """Read the last byte of a file whose writer may have been killed in the middle of a line."""
     try:
         with open(path, "rb") as file:
             file.seek(-1, os.SEEK_END)
@@ -323,10 +325,10 @@ _MISSING = b"mwatch-run: %d bytes are missing here: the disk was slow or full\n"
 
 
 class LogWriter:
-    """Writes the copy of the trainer's output in a thread, so that nothing waits for the disk.
+    """Writes the copy of the trainer's output in a thread, so that no caller waits for the disk.
 
-    If the disk is slow or hangs, the oldest in the queue is dropped; if it is full, what cannot be
-    written. Both are counted, and reported in the log as soon as it can be written again.
+    If the disk is slow or hangs, the oldest queued lines are dropped; if it is full, the lines that
+    cannot be written. Both are counted and reported in the log once it can be written again.
     """
 
     def __init__(self, path: str, total_bytes: int) -> None:
@@ -358,8 +360,8 @@ class LogWriter:
             self._changed.notify_all()
 
     def drain(self, seconds: float) -> bool:
-        """Wait until all is written or dropped, unless the disk timed out before; return whether
-        it is.
+        """Wait until the queue is written or dropped and return whether it is; after an earlier
+        timeout, return without waiting.
         """
         with self._changed:
             limit = 0.0 if self._is_stuck else seconds

@@ -1,17 +1,17 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A helper process that passes the trainer's output on to its destination.
+"""A helper process that forwards the trainer's output to its destination.
 
 It is separate from the wrapper, which may be busy, broken or killed: a pipe that is not read would
-stop the trainer, and one without a reader would kill it by SIGPIPE.
+block the trainer, and one without a reader would kill it with SIGPIPE.
 
-Each chunk is offered to the wrapper for its copy, without waiting, and then moved to the sink, byte
-for byte. It leaves the trainer's pipe only when it has reached the sink (`tee` and `splice` in the
-kernel), so a pump that is killed loses nothing: the next one finds it in the pipe. What the wrapper
-does not take in time waits in a backlog of a few MiB; when it is full, the oldest is dropped and
-counted, and a mark with the number takes its place: the newest output, which shows why a trainer
-died, is always kept. A sink that is closed or full loses bytes, which are counted; the trainer is
-not blocked.
+Each chunk is offered to the wrapper for its copy, without waiting, and then moved to the sink
+unchanged. It leaves the trainer's pipe only when it has reached the sink (`tee` and `splice` in the
+kernel), so a killed pump loses nothing: the next pump finds the chunk in the pipe. Output that the
+wrapper does not take in time waits in a backlog of a few MiB. When the backlog is full, the oldest
+output is replaced by a mark with the number of dropped bytes: the newest output, which shows why a
+trainer died, is always kept. Bytes that a closed or full sink does not accept are lost and counted;
+the trainer is not blocked.
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ from typing import Any, Callable, Sequence
 
 CHUNK_BYTES = 1 << 20
 SPLICE_BYTES = 1 << 16
-"""Moved inside the kernel from this size on. A few lines would each take a whole page of the sink,
-and a reader that is slow for a moment would hold up the trainer after sixteen of them."""
+"""Chunks of at least this size are moved inside the kernel. With `splice`, chunks of a few lines
+would each take a page of the sink, and a briefly slow reader would block the trainer after 16."""
 BACKLOG_BYTES = 8 << 20
 _MERGE_BYTES = 1 << 16
-_FLUSH_SECONDS = 5.0  # without a byte taken: a busy node copies the end of a flood slowly
+_FLUSH_SECONDS = 5.0  # without progress; a busy node copies the end of a burst slowly
 _MAX_FLUSH_SECONDS = 60.0
-# A busy trainer is read every millisecond instead of at each write: it then finds no sleeping
-# reader to wake, and 1 ms of 200 MB/s fills a fifth of the pipe.
+# While the trainer prints a lot, its pipe is read every millisecond instead of at each write, so
+# that a write does not have to wake a reader; 1 ms at 200 MB/s fills a fifth of the pipe.
 _PAUSE_SECONDS = 0.001
 _BUSY_GAP_SECONDS = 0.002
 _F_SETPIPE_SZ, _F_GETPIPE_SZ = 1031, 1032  # fcntl has the names from Python 3.10 on
 
 COUNTERS = struct.Struct("<6Q")
-"""Of one stream: idle (1: nothing in hand), read, passed, lost, dropped from the copy, waiting."""
+"""Per stream: idle (1: no chunk in progress), and the bytes read, forwarded, lost, dropped from the
+copy, and waiting for the copy."""
 MARK_TAIL = b" bytes were not copied\n"
-"""A gap in the copy is the mark, a number and this. It may follow the start of a line whose end
-is in the gap; up to the next newline comes the end of another line.
+"""A gap in the copy is the mark, the number of bytes and this text. Before it may be the start of a
+line whose end is in the gap; after it, up to the next newline, is the end of another line.
 """
 
 
@@ -56,7 +57,7 @@ class PumpedStream:
     def __init__(self, source: int, sink: int, copy: int, shared: mmap.mmap, slot: int) -> None:
         self.source, self.sink, self.copy = source, sink, copy
         self._shared, self._at = shared, slot * COUNTERS.size
-        # Of the pump before, if it was killed: what it had offered is not offered again.
+        # Counters of the previous pump if it was killed: what it offered is not offered again.
         _, self.read, self.passed, self.lost, self._dropped, _ = COUNTERS.unpack_from(
             shared, self._at
         )
@@ -113,7 +114,8 @@ class PumpedStream:
                 return
 
     def _take(self) -> int:
-        """Copy what waits in the pipe into the buffer; without a mover, also take it out."""
+        """Copy the pipe's contents into the buffer; without a mover, also remove them from the
+        pipe."""
         if self._mover is None:
             return os.readv(self.source, [self._buffer])
         return self._mover.peek(self._buffer)
@@ -127,7 +129,7 @@ class PumpedStream:
             except OSError as error:
                 if error.errno != errno.EINVAL:
                     raise
-                mover.can_splice = False  # such as a file opened for appending
+                mover.can_splice = False  # the sink is, for example, opened for appending
         sent = os.write(self.sink, data)
         if mover is not None:
             mover.discard(sent)
@@ -144,7 +146,7 @@ class PumpedStream:
                 waiter.poll(1000)
             except OSError as error:
                 self._is_sink_open = error.errno not in (errno.EPIPE, errno.EBADF)
-                break  # a full disk may have space again for the next chunk
+                break  # a full disk may have space for the next chunk
         if self._mover is not None:
             self._mover.discard(len(data) - at)
         self.passed += at
@@ -235,7 +237,7 @@ class Copy:
         while self._chunks and self._is_open:
             if self._gap:
                 mark = self._mark + str(self._gap).encode() + MARK_TAIL
-                if not self._write(memoryview(mark)):  # short enough to be written whole or not
+                if not self._write(memoryview(mark)):  # short enough to be written atomically
                     return
                 self._gap = 0
             first = self._chunks[0]
@@ -249,7 +251,7 @@ class Copy:
             self._chunks.popleft()
 
     def flush(self, seconds: float) -> None:
-        """Give up after so long without a byte taken."""
+        """Send the backlog; give up after this many seconds without progress."""
         now = time.monotonic()
         until, end = now + seconds, now + _MAX_FLUSH_SECONDS
         while self.waiting and self._is_open and time.monotonic() < min(until, end):
@@ -294,7 +296,7 @@ def _pipe_size(fd: int) -> int:
 
 
 def enlarge_pipe(fd: int, size: int) -> bool:
-    """Return False also where the user's limit of pipe memory is reached."""
+    """Return whether the pipe has this size; False also at the user's limit of pipe memory."""
     try:
         return fcntl.fcntl(fd, _F_SETPIPE_SZ, size) >= size
     except OSError:

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dumps of a rank: the stacks of all its threads, and torch's flight recorder.
 
-On a request file the probe writes them itself, the stacks first: torch may block on its own locks.
-Nothing is imported; if torch is not loaded there is nothing recorded. A process that holds the GIL
-writes its stacks on a signal instead (`DumpSignal`). Sizes are limited, and files appear whole.
+When it finds a request file, the probe writes the dumps itself, stacks first, because torch may
+block on its own locks. Nothing is imported: if torch is not loaded, there is no recording. A
+process that holds the GIL writes its stacks on a signal instead (`DumpSignal`). Sizes are limited,
+and files appear complete.
 """
 
 from __future__ import annotations
@@ -22,21 +23,21 @@ from typing import Any, Callable
 from mwatch_trainer import contract
 from mwatch_trainer.probe import stack
 
-DUMP_BYTES = 64 << 20  # limit of one dump; the ranks of a node share it
+DUMP_BYTES = 64 << 20  # limit for one dump, shared by the ranks of a node
 MAX_STACKS_BYTES = 1 << 20
-MAX_FLIGHT_BYTES = 8 << 20  # limit of one rank
+MAX_FLIGHT_BYTES = 8 << 20  # limit for one rank
 _LOCAL_RANKS = "LOCAL_WORLD_SIZE"
 _MAX_THREADS = 256
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _RECORDERS = (("nccl", "_dump_nccl_trace"), ("gloo", "_dump_fr_trace"))
-"""NCCL has its own recorder; gloo and all others share the second."""
+"""NCCL has its own recorder; gloo and all other backends share the second one."""
 _HAS_ENTRIES = b"record_id"
 UNFINISHED = "unfinished"
-"""A file with this ending exists beside a rank's stacks until its dump is complete."""
+"""A file with this suffix exists beside a rank's stacks until its dump is complete."""
 
 
 class Requests:
-    """Recognizes a new request file, at the cost of one `stat` each time."""
+    """Detects a new request file, at the cost of one `stat` per check."""
 
     def __init__(self, folder: str) -> None:
         self._path = os.path.join(folder, contract.DUMPS_FOLDER, contract.DUMP_REQUEST)
@@ -77,7 +78,7 @@ def write_all(folder: str, rank: int, header: str) -> None:
 
 def stacks(header: str) -> str:
     main = threading.main_thread().ident
-    known = getattr(threading, "_active", {})  # `enumerate` takes a lock that may be held
+    known = getattr(threading, "_active", {})  # `threading.enumerate` takes a lock, maybe held
     names = {ident: thread.name for ident, thread in list(known.items())}
     threads: dict[int, stack.Stack] = {}
     if stack.can_be_read():
@@ -121,7 +122,7 @@ def _share() -> int:
 
 
 def _call(dump: Callable[..., Any] | None) -> bytes | None:
-    """Dump all collectives without their stacks, which take many seconds to resolve.
+    """Dump all collectives, without stacks, because resolving those takes many seconds.
 
     Up to torch 2.4 the function takes no arguments.
     """
@@ -154,8 +155,8 @@ def stacks_name(rank: int) -> str:
 class DumpSignal:
     """A signal on which faulthandler writes this process's stacks, even while the GIL is held.
 
-    A sender must check that the process still catches it (`SigCgt` in `/proc/PID/status`): after
-    an exec, or while the interpreter shuts down, it would kill.
+    A sender must check that the process still catches the signal (`SigCgt` in `/proc/PID/status`):
+    after an exec, or while the interpreter shuts down, the signal would kill it.
     """
 
     def __init__(self, folder: str, rank: int) -> None:
@@ -164,7 +165,7 @@ class DumpSignal:
         self.number = 0
 
     def set_up(self) -> None:
-        """Register the handler; `number` stays 0 where no signal is free. Raises OSError."""
+        """Register the handler; `number` stays 0 if no signal is free. Raises OSError."""
         number = free_signal()
         if not number:
             return
@@ -182,7 +183,7 @@ class DumpSignal:
 
 
 def free_signal() -> int:
-    """Return a real-time signal nobody uses, from the top: programs count from the bottom."""
+    """Return an unused real-time signal; searched from the highest, as programs use the lowest."""
     taken = _taken_signals()
     for number in range(signal.SIGRTMAX - 1, signal.SIGRTMIN, -1):
         if not taken >> (number - 1) & 1 and signal.getsignal(number) == signal.SIG_DFL:
@@ -191,7 +192,7 @@ def free_signal() -> int:
 
 
 def _taken_signals() -> int:
-    """Return a bit for each signal caught, ignored or blocked; all bits where unknown."""
+    """Return a bit mask of the signals caught, ignored or blocked; all bits set if unknown."""
     taken = 0
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as file:

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The probe: one daemon thread in each rank that writes once a second what the rank is doing.
+"""The probe: a daemon thread in each rank that records once a second what the rank is doing.
 
 It never raises or prints, and imports nothing once it runs. It tolerates a full, removed or
 read-only volume and a stack that cannot be read. A forked child has no probe.
 
 A record that is no longer updated means that the process is stopped, that something holds the GIL,
-or that the volume blocks the write; the probe cannot tell which.
+or that the volume blocks the write; the probe cannot determine which.
 """
 
 from __future__ import annotations
@@ -50,12 +50,13 @@ class IterationReader:
     Only modules already loaded and plain attributes of plain objects are read.
 
     Megatron (core_v0.4 to 0.20) sets `args.curr_iteration` at the start of an iteration to the
-    number of finished ones, and leaves it while it logs, evaluates and saves after the step: there
-    one more is finished. On a resume it is missing or 0 until the first step, and `args.iteration`
-    is where the loop starts. Before the loop that may be a checkpoint's: neither counts there.
+    number of finished ones and does not change it while it logs, evaluates and saves after the
+    step, when one more is finished. After a resume it is missing or 0 until the first step, and
+    `args.iteration` is where the loop starts. Before the loop both are ignored, because
+    `args.iteration` may come from a checkpoint.
     """
 
-    def __init__(self, main: int) -> None:  # the thread that trains
+    def __init__(self, main: int) -> None:  # ident of the thread that trains
         self._main = main
         self._last = UNKNOWN
         self._megatron_has_looped = False
@@ -67,13 +68,13 @@ class IterationReader:
             found = self._of_megatron(stack)
         if found == UNKNOWN and _COMPOSER in sys.modules:
             found = self._of_composer(stack)
-        # Between the end of an iteration and the start of the next the sources differ by one.
+        # Between two iterations the sources may disagree by one: never step back by one.
         if found not in (UNKNOWN, self._last - 1):
             self._last = found
         return self._last
 
     def _of_megatron(self, stack: Stack) -> int:
-        """Return the count in the loop and after it: before it the numbers mean something else."""
+        """Return the count in and after the loop; before it the numbers mean something else."""
         started = max(_megatron_arg("curr_iteration"), _megatron_arg("iteration"))
         if started == UNKNOWN:
             return UNKNOWN
@@ -87,11 +88,12 @@ class IterationReader:
             return UNKNOWN
         if code.co_name == "train":
             self._megatron_has_looped = True
-            # Older releases save from the loop itself; newer ones do so there for other reasons.
+            # Older releases save after a step from the loop itself. In newer ones, a save directly
+            # from the loop has other reasons.
             is_old = "checkpoint_and_decide_exit" not in place[2]
             is_after = inner in _AFTER_THE_STEP or (is_old and inner == "save_checkpoint_and_time")
         elif self._megatron_has_looped:
-            is_after = True  # the loop ends with a finished iteration
+            is_after = True  # after the loop, the last iteration is finished
         else:
             return UNKNOWN
         return started + is_after
@@ -110,7 +112,7 @@ class IterationReader:
 
 
 def _mwatch_gpt_iteration() -> int:
-    """`mwatch_gpt` counts from 0 until it has loaded its checkpoint."""
+    """Return `mwatch_gpt`'s iteration; unknown until it has loaded its checkpoint, as it is 0."""
     progress = sys.modules.get("mwatch_gpt.progress")
     if progress is None or _plain(progress, "phase") in ("starting", "loading"):
         return UNKNOWN
@@ -132,14 +134,14 @@ def _is_composer_fit(code: CodeType) -> bool:
 def _trainer_of_fit(main: int) -> Any | None:
     """Return `self` of the running `Trainer.fit`, the only local variable that the probe reads.
 
-    Up to Python 3.12 this leaves a copy of the function's variables at its frame. Those of `fit`
-    are its arguments, which live as long as it runs; it is read once.
+    Up to Python 3.12 this leaves a copy of the function's variables in its frame. That keeps only
+    `fit`'s arguments alive, which live until it returns anyway; it is read once.
     """
     frame: FrameType | None = sys._current_frames().pop(main, None)
     depth = 0
     while frame is not None and depth < 256:
         if _is_composer_fit(frame.f_code):
-            # A debugger writes such a copy back: do not touch it.
+            # A debugger writes such a copy back to the variables: do not create one then.
             return frame.f_locals.get("self") if frame.f_trace is None else None
         frame, depth = frame.f_back, depth + 1
     return None
@@ -160,10 +162,11 @@ def _count(value: Any) -> int:
 PERIOD_SECONDS = 1.0
 _CHECK_FILE_TICKS = 5
 _FIRST_RECORD_SECONDS = 0.1
-"""The program may hold the GIL from its first line on; the first record is written before it."""
+"""Time to wait for the first record before the program starts, as it may hold the GIL from its
+first line on."""
 _EXIT_WAIT_SECONDS = 0.5
 _MAX_DUMPS_AT_ONCE = 2
-_running: Probe | None = None  # the one of this process
+_running: Probe | None = None  # this process's probe
 
 
 def start(folder: str, is_sure: bool = True) -> None:
@@ -188,7 +191,7 @@ class Probe:
         self._phases = PhaseReader()
         self._iterations = IterationReader(self._main)
         self._ticks = 0
-        self._identity: Identity | None = None  # none: this process is not known to be a rank yet
+        self._identity: Identity | None = None  # None: not known to be a rank yet
         self._file: RecordFile | None = None
         self._signal: DumpSignal | None = None
         self._requests: Requests | None = None
@@ -198,7 +201,7 @@ class Probe:
         self._dumps: list[threading.Thread] = []
         if is_sure:
             self._become_a_rank()
-            # Only here, before the program runs: setting a variable in a thread can break getenv.
+            # Set only here, before the program runs: setting it in a thread could break getenv.
             os.environ[rank_identity.OWNER_VARIABLE] = rank_identity.mark(os.environ, self._pid)
 
     def begin(self) -> None:
@@ -252,11 +255,11 @@ class Probe:
                 self.has_ticked.set()
                 if self._stop.wait(PERIOD_SECONDS):
                     return
-        except BaseException:  # the interpreter shuts down
+        except BaseException:  # also raised when the interpreter shuts down
             pass
 
     def _become_a_rank(self) -> None:
-        identity = rank_identity.identity(os.environ)  # the program may have set it by now
+        identity = rank_identity.identity(os.environ)  # the program may have set the rank by now
         if identity.rank < 0:
             rank, world = _rank_in_group() or (0, 1)
             identity = Identity(rank, identity.local_rank, world, identity.restart_count)
@@ -303,7 +306,7 @@ class Probe:
             self._dumps.append(self._start(self._dump, requested, phase))
 
     def _dump(self, id: str, phase: str) -> None:
-        """Write the dump in its own thread: torch may block it, and records must go on."""
+        """Write the dump in its own thread: torch may block, and records must continue."""
         try:
             assert self._identity is not None
             rank = self._identity.rank
@@ -321,7 +324,7 @@ class Probe:
 
 
 def _rank_in_group() -> tuple[int, int] | None:
-    """Return rank and size of torch's default process group; None before there is one."""
+    """Return rank and size of torch's default process group; None before it exists."""
     module = sys.modules.get("torch.distributed.distributed_c10d")
     is_initialized = getattr(module, "is_initialized", None)
     if module is None or is_initialized is None or not is_initialized():

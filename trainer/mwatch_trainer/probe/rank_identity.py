@@ -1,17 +1,18 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether this process is a rank of the job, by its environment and command line.
+"""Determines from environment and command line whether this process is a rank of the job.
 
-Data-loader workers, checkpoint writers and every other child of a rank inherit `RANK` and the
-probe. So a rank marks its environment with its pid and ranks: a process with the mark of another
-pid and the same ranks is a child, one with other ranks (a launcher's worker) is its own rank.
+Data-loader workers, checkpoint writers and all other children of a rank inherit `RANK` and the
+probe. So a rank marks its environment with its pid and ranks: a process with another pid's mark and
+the same ranks is a child, one with other ranks (a launcher's worker) is a rank itself.
 
-`RANK` with `LOCAL_RANK` is what launchers give their workers. `RANK` alone is not enough: on
-Kubernetes it is the number of the pod, and torchrun itself has it. Such a process, and one
-without either, may be a rank: it is one when it is seen to train.
+Launchers set `RANK` and `LOCAL_RANK` for their workers. `RANK` alone is not enough: on Kubernetes
+it is the number of the pod, and torchrun itself has it. Such a process, and one with neither
+variable, may be a rank: it becomes one when it is observed to train.
 
 Not detected: a worker that runs the real trainer as its own child, with the same ranks. Every
-Python process under the wrapper imports this module, so it imports only what is loaded already.
+Python process under the wrapper imports this module, so it imports only modules that are already
+loaded.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 NOT_A_RANK, MAYBE_RANK, RANK = 0, 1, 2
 
 OWNER_VARIABLE = "MWATCH_PROBE_OWNER"
-"""The wrapper removes it: where a rank started the wrapper itself, it means nothing."""
+"""Marks the environment of a rank. The wrapper removes it: if a rank started the wrapper, the mark
+does not apply to the wrapper's own ranks."""
 
 _LAUNCHERS = frozenset(
     (
@@ -85,7 +87,7 @@ def mark(environ: Mapping[str, str], pid: int) -> str:
 
 
 def program(command: Sequence[str]) -> str:
-    """Return the script's file name, the module after `-m`, `-c`, or nothing."""
+    """Return the script's file name, the module after `-m`, `-c`, or an empty string."""
     arguments = iter(command[1:])
     for argument in arguments:
         if not argument.startswith("-") or argument == "-":
@@ -97,7 +99,7 @@ def program(command: Sequence[str]) -> str:
                 return "-c"
             if letter == "m":
                 return argument[index:] or next(arguments, "")
-            if letter in "WX":  # takes the rest, or the next argument
+            if letter in "WX":  # its value is the rest of the word, or the next argument
                 if not argument[index:]:
                     next(arguments, "")
                 break
@@ -105,7 +107,7 @@ def program(command: Sequence[str]) -> str:
 
 
 def command_of_this_process() -> list[str]:
-    """Return the command line with the interpreter's own arguments, which `sys.argv` lacks."""
+    """Return the command line including the interpreter's own arguments, unlike `sys.argv`."""
     try:
         with open("/proc/self/cmdline", "rb") as file:
             data = file.read(65536)
@@ -146,9 +148,9 @@ class _WaitForTorch:
 
             probe.start(self._folder, is_sure=False)
         except Exception:
-            pass  # torch is imported all the same
+            pass  # torch is imported regardless
 
 
 def start_with_torch(folder: str) -> None:
-    """Start the probe when this process imports torch; most never do and run no thread for it."""
+    """Start the probe when this process imports torch; most never do and so run no thread."""
     sys.meta_path.insert(0, _WaitForTorch(folder))

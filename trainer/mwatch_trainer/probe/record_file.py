@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The record of one rank in `$MWATCH_DIR/probe/rank-N`: fixed size, overwritten once a second.
 
-`sequence` stands at both ends and rises by two with each record: a copy whose two numbers differ
-or are odd is torn; read it again. Unknown numbers are -1.
+`sequence` is stored at both ends and rises by two with each record: a copy whose two numbers differ
+or are odd is torn and must be read again. Unknown numbers are -1.
 
-The probe writes with one `pwrite`, not a mapping. In a mapping a truncated file or a full disk is a
-SIGBUS that kills the trainer, and a page under write-back blocks the store while it holds the GIL.
-`pwrite` returns an error for the one and waits without the GIL for the other.
+The probe writes with one `pwrite`, not through a memory mapping. With a mapping, a truncated file
+or a full disk is a SIGBUS that kills the trainer, and a page under write-back blocks the store
+while the GIL is held. `pwrite` returns an error in the first case and waits without the GIL in the
+second.
 
-The lock belongs to the process and ends with it; a forked child does not have it. So a second
+The lock belongs to the process and ends with it; a forked child does not inherit it. So a second
 process with the same rank writes nothing while the first lives.
 """
 
@@ -34,7 +35,7 @@ class ProbeRecord(NamedTuple):
     attempt: int  # the wrapper's attempt number; torchrun's own restarts are in `restart_count`
     restart_count: int
     pid: int
-    started: int  # start of the process in clock ticks since boot: tells a reused pid apart
+    started: int  # start of the process in clock ticks since boot; detects a reused pid
     rank: int
     local_rank: int
     world_size: int
@@ -44,8 +45,8 @@ class ProbeRecord(NamedTuple):
     ticks: int
     dump_signal: int
     """A signal that makes the process write its stacks even when the GIL is held; 0: none."""
-    phase: str  # A phase of the job, or `collective`, `data`, `compute`; empty where unknown
-    stack: str  # A hash of the main thread's stack
+    phase: str  # a phase of the job, or `collective`, `data`, `compute`; empty if unknown
+    stack: str  # hash of the main thread's stack
     where: str  # the innermost frame outside of libraries
 
 
@@ -57,7 +58,7 @@ def pack(record: ProbeRecord, sequence: int) -> bytes:
 
 
 def unpack(data: bytes) -> ProbeRecord | None:
-    """Parse a record; None: of another release, truncated, never written, or torn."""
+    """Parse a record; None if it is from another release, truncated, never written, or torn."""
     if len(data) < SIZE or data[: len(MAGIC)] != MAGIC:
         return None
     _, first = _HEAD.unpack_from(data)
@@ -86,7 +87,7 @@ class RecordFile:
         """Open and lock the file; return whether this process may write. Raises OSError."""
         if self._fd >= 0:
             return True
-        make_folder(os.path.dirname(self.path))  # the volume itself is the wrapper's to make
+        make_folder(os.path.dirname(self.path))  # the wrapper creates the volume's folder
         fd = os.open(self.path, _FLAGS, 0o644)
         try:
             if not _lock(fd):

@@ -1,17 +1,17 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The stack of a thread, and the phase of the trainer by the functions on it.
+"""The stack of a thread, and the trainer's phase derived from the functions on it.
 
-A frame that is held keeps its function's local variables alive, tensors among them. So the walk
-copies names and line numbers and drops each frame at once. It reads no local variable.
+A reference to a frame keeps its function's local variables alive, including tensors. So the walk
+copies names and line numbers and drops each frame immediately. It reads no local variable.
 
 One table of functions serves Megatron-LM (core_v0.4 to 0.20), Composer and `mwatch_gpt`;
-descendants with the same names (Megatron-DeepSpeed, NeMo) are recognized too. An outer function
-wins: a barrier inside a save is part of the save. In other programs only steps are recognized, by
-a backward pass or an optimizer.
+derivatives with the same names (Megatron-DeepSpeed, NeMo) are recognized too. An outer function
+takes precedence: a barrier inside a save is part of the save. In other programs only steps are
+recognized, by a backward pass or an optimizer.
 
-CUDA runs behind the CPU: a rank that waits for an NCCL collective usually shows up where it waits
-for the device, in `compute`. The flight recorder knows which collective it is.
+CUDA runs asynchronously: a rank that waits for an NCCL collective usually appears where it waits
+for the device, in `compute`. The flight recorder shows which collective it is.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from types import CodeType, FrameType
 from typing import Any, Dict, List, Tuple
 
 MAX_DEPTH = 256  # A model of many layers under recomputation is about 150 deep
-LINES = 32  # so many innermost frames get a line number, which costs more than all the rest
+LINES = 32  # innermost frames with a line number, which costs more than everything else
 _LIBRARIES = ("/torch/", "/lib/python3", "/mwatch_trainer/", "<frozen", "<string>")
 _SITE = "/site-packages/"
 _DULL = frozenset(("__torch_function__", "_call_impl", "_wrapped_call_impl", "<module>"))
-"""Every call of a model goes through these; a module is only waiting for one it imports."""
+"""Functions without information: every call of a model goes through them, and a `<module>` is only
+waiting for a module that it imports."""
 
 Place = Tuple[CodeType, int, Dict[str, Any]]
 """The function, its line (0: not read), and its module's variables."""
@@ -34,7 +35,7 @@ Stack = List[Place]  # innermost first
 
 
 def can_be_read() -> bool:
-    """Whether frames can be read: without the GIL they change meanwhile."""
+    """Whether frames can be read: in a free-threaded Python they change while being read."""
     is_gil_enabled = getattr(sys, "_is_gil_enabled", None)
     return is_gil_enabled is None or bool(is_gil_enabled())
 
@@ -76,7 +77,7 @@ def where(stack: Stack) -> str:
 
 
 def is_dull(file: str, function: str) -> bool:
-    """Whether the place belongs to a library, or tells nothing about the program."""
+    """Whether the place belongs to a library or has no information about the program."""
     is_library = any(part in file for part in _LIBRARIES) and not _is_of_a_trainer(file)
     return is_library or function in _DULL
 
@@ -119,9 +120,9 @@ def _ends(files: tuple[str, ...], meaning: str) -> tuple[tuple[str, str], ...]:
     return tuple((file, meaning) for file in files)
 
 
-# Function -> how its file ends, and what that means. An empty end: the name alone is enough.
+# Function -> suffix of its file's path, and its meaning. An empty suffix: the name is sufficient.
 _FUNCTIONS: dict[str, tuple[tuple[str, str], ...]] = {
-    # The training loop, and what is around it.
+    # The training loop and its surroundings.
     "pretrain": _ends(_MEGATRON, _PREPARING),
     "initialize_megatron": (("", _PREPARING),),
     "train": _ends(_MEGATRON, _LAST_LOOP),
@@ -176,7 +177,7 @@ _MAX_REMEMBERED = 8192
 
 
 class PhaseReader:
-    """Finds the phase in successive stacks of one process."""
+    """Determines the phase from successive stacks of one process."""
 
     def __init__(self) -> None:
         self._meanings: dict[int, tuple[CodeType, str]] = {}
@@ -212,11 +213,11 @@ class PhaseReader:
 
     @property
     def is_training(self) -> bool:
-        """Whether a step or a known trainer was seen."""
+        """Whether a training step or a known trainer has been seen."""
         return self._has_looped or self._has_prepared or self._has_stepped
 
     def _outside(self, inner: str) -> str:
-        """Return the phase outside of a known loop: before it, after it, or another program."""
+        """Return the phase outside of a known loop: before it, after it, or in other programs."""
         if self._has_looped:
             return STOPPING if self._ends_with_loop else UNKNOWN
         if self._has_prepared or any(name in sys.modules for name in _KNOWN_TRAINERS):
@@ -224,7 +225,7 @@ class PhaseReader:
         return (inner or COMPUTE) if self._has_stepped else UNKNOWN
 
     def _learn(self, code: CodeType) -> str:
-        """Look up and cache; holding the code keeps its id unique."""
+        """Look up the meaning and cache it with the code object, which keeps its id unique."""
         if len(self._meanings) >= _MAX_REMEMBERED:
             self._meanings.clear()
         meaning = meaning_of(code.co_filename, code.co_name)

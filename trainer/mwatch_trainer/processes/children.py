@@ -17,7 +17,7 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126  # what a shell returns
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-"""The folder or .pyz file with this package. Resolved at import: the path may be relative."""
+"""The folder or .pyz file with this package. Resolved at import, because it may be relative."""
 _RUN_MODULE = (
     "import sys; sys.path = [sys.argv.pop(1)] + [each for each in sys.path if each]; "
     "sys.path += filter(None, [sys.argv.pop(1)]); "
@@ -37,10 +37,10 @@ class CannotStart(Exception):
 def start_command(
     argv: Sequence[str], env: Mapping[str, str], stdout: int | None, stderr: int | None
 ) -> subprocess.Popen[bytes]:
-    """Start the training command with the arguments, files and signals it has without mwatch.
+    """Start the training command with the same arguments, files and signals as without mwatch.
 
-    It leads its own session, so Ctrl-C reaches it through the wrapper. Raises CannotStart, and
-    OSError where this process lacks the resources to start another.
+    It leads its own session, so Ctrl-C reaches it only through the wrapper. Raises CannotStart, and
+    OSError if there are not enough resources to start a process.
     """
     try:
         return subprocess.Popen(
@@ -49,7 +49,7 @@ def start_command(
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
-            close_fds=False,  # ours are closed by exec; the user's are for the command
+            close_fds=False,  # exec closes the wrapper's files; the command keeps the user's
         )
     except FileNotFoundError:
         where = "no such command" if os.path.isdir(".") else "the working folder is gone"
@@ -65,7 +65,7 @@ def start_command(
 
 def exec_command(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
     """Replace this process with the command. Raises CannotStart."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, the command must not
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python; exec would inherit that
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvpe(argv[0], list(argv), dict(env))
@@ -74,7 +74,7 @@ def exec_command(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 
 def shell_code(returncode: int) -> int:
-    """Convert to a shell's exit code: 128 plus the number of the signal."""
+    """Convert to a shell's exit code: for a signal, 128 plus its number."""
     return 128 - returncode if returncode < 0 else returncode
 
 
@@ -83,11 +83,12 @@ def start_helper(
 ) -> subprocess.Popen[bytes]:
     """Run `main(arguments)` of a module of this package in a new interpreter. Raises OSError.
 
-    Not a fork: the wrapper has threads. Without `site`, so that no hook of the user's environment
-    (nor our own probe) runs there. `needs` names a third-party module: without `site` it is found
-    only beside this package, so its folder is appended to the path.
+    The helper is not forked, because the wrapper has threads. It runs without `site`, so that no
+    hook of the user's environment (nor mwatch's own probe) runs in it. `needs` names a third-party
+    module: without `site` it would be found only beside this package, so its folder is appended to
+    the path.
     """
-    # -I would ignore PYTHONHOME, without which such an interpreter does not find its library.
+    # -I ignores PYTHONHOME, which such an interpreter needs to find its library.
     flags = ["-S"] if "PYTHONHOME" in os.environ else ["-S", "-I"]
     name = f"mwatch_trainer.{module}"
     return subprocess.Popen(
@@ -111,7 +112,7 @@ def _folder_of(module: str) -> str:
 class Reaper:
     """Reaps every child: the trainer, helper processes and adopted orphans.
 
-    As PID 1 or subreaper nobody else does; the container would fill up with zombies.
+    The wrapper is PID 1 or a subreaper: if it did not reap, the container would fill with zombies.
     """
 
     def __init__(self) -> None:
@@ -119,7 +120,7 @@ class Reaper:
         self.orphans = 0
 
     def watch(self, process: subprocess.Popen[bytes]) -> None:
-        """Set its `returncode` here from now on; no other code may wait for it."""
+        """Take over waiting for the process and set its `returncode`; no other code may wait."""
         self._known[process.pid] = process
 
     def reap(self) -> None:
@@ -142,7 +143,7 @@ class Reaper:
                 process.returncode = os.WEXITSTATUS(status)
 
     def _forget_lost(self) -> None:
-        """Give lost children code 1: with SIGCHLD ignored by our parent, the kernel reaped them."""
+        """Give lost children code 1: if our parent ignored SIGCHLD, the kernel has reaped them."""
         for process in self._known.values():
             process.returncode = 1
         self._known.clear()
@@ -159,7 +160,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> bool:
-    """Make processes that double-fork below this one its children, not init's."""
+    """Make this process, not init, the parent of descendants that daemonize (double fork)."""
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -169,7 +170,7 @@ def die_with_parent(number: int) -> bool:
 
 
 def _prctl(option: int, value: int) -> bool:
-    """Return False without ctypes or if the kernel forbids the call: the run must go on."""
+    """Call prctl; return False without ctypes or if the kernel refuses, as the run must go on."""
     try:
         import ctypes
 

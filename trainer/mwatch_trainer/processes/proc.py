@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Processes in `/proc`: descendants of the wrapper, their ranks and states, and signals to them.
 
-torchrun starts every rank in a session of its own, so a process group is not the trainer. The
-wrapper adopts orphans, so every process below it that is not mwatch's own belongs to the trainer.
+torchrun starts every rank in a session of its own, so the trainer is not one process group. The
+wrapper adopts orphans, so every process below it that is not one of mwatch's helpers belongs to the
+trainer.
 
-A process that ends while it is read is left out. Where /proc is hidden there are no processes, and
-no error. Of another process's environment only the rank and mwatch's own variables are used.
+A process that ends while it is read is left out. If /proc is hidden, no processes are found and no
+error is raised. Of another process's environment only the rank and mwatch's own variables are used.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def read(pid: int, proc: str = "/proc") -> Process | None:
 
 
 def parse(stat: bytes) -> Process | None:
-    """The name may hold blanks and brackets, so the fields are counted from its last bracket."""
+    """Parse a `stat` file; the name may contain blanks and brackets, so use its last bracket."""
     begin, end = stat.find(b"("), stat.rfind(b")")
     fields = stat[end + 2 :].split()
     if begin < 0 or end < begin or len(fields) < 22:
@@ -95,15 +96,15 @@ def descendants(
 
 class EnvironmentRank(NamedTuple):
     rank: int
-    is_sure: bool  # a launcher gave it to a worker; else to a task, which may be a launcher itself
+    is_sure: bool  # true: set for a worker; false: for a task, which may itself be a launcher
 
 
 def rank_of(pid: int, proc: str = "/proc") -> EnvironmentRank | None:
     """Return the global rank in the environment that the process was started with.
 
-    `RANK` only beside `LOCAL_RANK`, which launchers give their workers: on Kubernetes `RANK` alone
-    is the number of the pod, and torchrun itself has it. Tasks of mpirun and srun have variables of
-    their own, but a task may be a torchrun.
+    `RANK` counts only together with `LOCAL_RANK`, which launchers set for their workers: on
+    Kubernetes `RANK` alone is the number of the pod, and torchrun itself has it. Tasks of mpirun
+    and srun have their own variables, but a task may be torchrun.
     """
     found: dict[str, bytes] = {}
     for each in _environ(pid, proc):
@@ -130,8 +131,8 @@ def _environ(pid: int, proc: str) -> list[bytes]:
 class Ranks:
     """Finds which processes are ranks; caches the result, because reading environments is slow.
 
-    Not cached at the first look: between fork and exec a process has its parent's environment,
-    and for a moment none.
+    A process is cached only from its second lookup on: between fork and exec it has its parent's
+    environment, and briefly none.
     """
 
     def __init__(self, proc: str = "/proc") -> None:
@@ -142,7 +143,7 @@ class Ranks:
     def of(self, processes: Collection[Process]) -> dict[int, tuple[int | None, bool]]:
         """Map pid to the rank in its environment and whether it is that rank's main process.
 
-        Data-loader workers inherit the variable: theirs is the rank of their parent.
+        Data-loader workers inherit the variable, so they have the same rank as their parent.
         """
         keys = {(each.pid, each.started) for each in processes}
         known = {key: rank for key, rank in self._known.items() if key in keys}
@@ -160,7 +161,7 @@ class Ranks:
 
 
 def _chosen(found: dict[int, EnvironmentRank | None]) -> dict[int, int | None]:
-    """Ranks of tasks count only where no process is surely a rank: the tasks are launchers then."""
+    """Return ranks by pid; if there are certain ranks, tasks are launchers and do not count."""
     is_sure = any(each is not None and each.is_sure for each in found.values())
     return {
         pid: None if each is None or (is_sure and not each.is_sure) else each.rank
@@ -173,7 +174,7 @@ _WANTED = ("State", "Threads", "SigPnd", "ShdPnd", "SigBlk", "SigIgn", "SigCgt",
 
 
 def facts_of(process: Process, proc: str = "/proc") -> dict[str, Any]:
-    """Describe a process that does not answer; `wchan` is 0 or empty where the kernel hides it."""
+    """Describe a process that does not answer; `wchan` is 0 or empty if the kernel hides it."""
     return {
         "pid": process.pid,
         "ppid": process.ppid,
@@ -189,7 +190,7 @@ def facts_of(process: Process, proc: str = "/proc") -> dict[str, Any]:
 
 
 def catches(pid: int, number: int, proc: str = "/proc", *, unknown: bool = False) -> bool:
-    """Whether the process has a handler for the signal; `unknown` where it cannot be read."""
+    """Whether the process has a handler for the signal; `unknown` if that cannot be read."""
     mask = _status(pid, proc).get("SigCgt", "")
     try:
         return number > 0 and bool(int(mask, 16) >> (number - 1) & 1)
@@ -207,7 +208,7 @@ def _text(path: str) -> str:
 
 
 class Tree:
-    """The trainer: all living processes below the wrapper but its own helpers (`helpers`)."""
+    """The trainer: all living descendants of the wrapper except its own helpers (`helpers`)."""
 
     def __init__(self, helpers: Callable[[], Collection[int]], proc: str = "/proc") -> None:
         self._helpers = helpers
@@ -232,14 +233,14 @@ class Tree:
 
 
 def _kill_all(processes: list[Process], proc: str) -> None:
-    """Stop all before killing any, so that none can start another meanwhile."""
+    """Stop all before killing any, so that none can start new processes in between."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for each in processes:
             send(each, number, proc)
 
 
 def is_alive(pid: int, started: object, proc: str = "/proc") -> bool:
-    """Whether this very process lives: its pid may belong to another one by now."""
+    """Whether the process still lives; a reused pid has a different start time."""
     now = read(pid, proc)
     return now is not None and now.started == started and now.state not in "ZX"
 
@@ -259,9 +260,9 @@ _KILL_SECONDS = 10.0
 def end_abandoned(directory: str, proc: str = "/proc") -> int:
     """Kill the processes of an attempt whose wrapper was killed; return how many there were.
 
-    They run unfenced: only their wrapper reads the fencing token. They get SIGKILL, because after
-    SIGTERM they might save over the new attempt. Nothing is done while that wrapper lives or if
-    it recorded an exit.
+    Without their wrapper, which alone reads the fencing token, they run unfenced. They get SIGKILL,
+    because after SIGTERM they might save over the new attempt. Nothing is done while that wrapper
+    lives or if it recorded an exit.
     """
     document = contract.read_json(os.path.join(directory, contract.ATTEMPT))
     if document is None or document.get("exit") is not None:
@@ -283,7 +284,7 @@ def end_abandoned(directory: str, proc: str = "/proc") -> int:
 
 
 def _with_variables(wanted: set[bytes], proc: str) -> list[Process]:
-    """Return the processes with all of these variables, without this one and its ancestors."""
+    """Return the processes with all of these variables, except this process and its ancestors."""
     known = all_processes(proc)
     above = set()
     pid = os.getpid()

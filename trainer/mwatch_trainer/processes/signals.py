@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the wrapper's loop waits for: signals, as numbers in a pipe, and requests of other threads.
+"""Wakes the wrapper's loop: signals, as numbers in a pipe, and requests from other threads.
 
-The handlers do nothing and are reset by exec, so the trainer starts with the same signals as
-without mwatch; a signal ignored at the start (nohup) stays ignored for both.
+The handlers do nothing and are reset by exec, so the trainer starts with the same signal handling
+as without mwatch; a signal ignored at the start (nohup) stays ignored for both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ENDING = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT
 
 
 class Signals:
-    """Install once, in the main thread, before any other thread."""
+    """Signal handlers and wakeup pipe. Create once, in the main thread, before any other thread."""
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()
@@ -36,7 +36,7 @@ class Signals:
                 continue
             with contextlib.suppress(OSError, ValueError):
                 signal.signal(number, _nothing)
-        # A default SIGCHLD is "ignored" in one sense and must still wake the loop.
+        # SIGCHLD is ignored by default, but must wake the loop.
         signal.signal(signal.SIGCHLD, _nothing)
         signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
 
@@ -56,7 +56,8 @@ class Signals:
 
 
 def is_from_terminal() -> bool:
-    """Whether Ctrl-C would have reached every process of the command, not only the first."""
+    """Whether the wrapper is in the terminal's foreground group: without mwatch, Ctrl-C would
+    reach every process of the command, not only the first."""
     try:
         fd = os.open("/dev/tty", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError:
@@ -86,7 +87,7 @@ STOP, RESTART, SIGNAL, FENCE = "stop", "restart", "signal", "fence"
 class ControlRequest(NamedTuple):
     kind: str
     reason: str
-    grace_seconds: float | None  # until everything is killed; None: never
+    grace_seconds: float | None  # time until everything is killed; None: never
     with_save: bool = False
     attempt: int | None = None  # the attempt it is meant for; None: the current one
 
@@ -96,7 +97,7 @@ class ControlRequest(NamedTuple):
 
 
 class RequestQueue:
-    """Hands requests from any thread to the wrapper's loop, which it wakes."""
+    """Passes requests from any thread to the wrapper's loop and wakes it."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -109,7 +110,7 @@ class RequestQueue:
         self._wake()
 
     def take(self, attempt: int | None = None) -> list[ControlRequest]:
-        """Take all requests; drop those for another attempt, which has ended by itself."""
+        """Take all requests; those for another attempt, which has ended, are dropped."""
         with self._lock:
             taken = list(self._waiting)
             self._waiting.clear()

@@ -1,18 +1,18 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Environment and arguments of a training, kept by what is known to be good.
+"""Scrubs a training command's environment and arguments with allow-lists.
 
-A list of bad names can never be whole, so the value of a variable or flag is kept only if its name
-is known to be harmless; another one is replaced by its length, `[12 characters]`. What is kept goes
-through the scrubber of texts too: even `PATH` may hold an address with a password.
+A deny-list can never be complete, so the value of a variable or flag is kept only if its name is
+known to be harmless; other values are replaced by their length, `[12 characters]`. Kept values also
+go through the text scrubber, because even `PATH` may contain a URL with a password.
 
-Variables: those of launchers, schedulers, CUDA, NCCL, fabrics, torch and the system, by name or
-prefix; a name that says secret (`TORCH_HUB_TOKEN`) is not kept, whatever its prefix.
-Arguments: the program, scripts, modules and configuration files; all flags and switches themselves;
-every number, boolean and `None`, unless the flag says secret; other values of those flags of
-Megatron, torchrun, Composer, LLM-Foundry, the trainer of Hugging Face and DeepSpeed that are in the
-table below. The same holds for `name=value` and hydra's `+a.b.name=value`, by the last part of the
-name. The script of `bash -c` is read as arguments; code for `python -c` is not shown.
+Variables kept: those of launchers, schedulers, CUDA, NCCL, fabrics, torch and the system, by name
+or prefix; a name that suggests a secret (`TORCH_HUB_TOKEN`) is not kept, whatever its prefix.
+Arguments kept: the program, scripts, modules and configuration files; all flags and switches
+themselves; every number, boolean and `None`, unless the flag suggests a secret; other values of the
+flags of Megatron, torchrun, Composer, LLM-Foundry, the Hugging Face trainer and DeepSpeed that are
+in the table below. The same applies to `name=value` and hydra's `+a.b.name=value`, by the last part
+of the name. The script of `bash -c` is parsed as arguments; code for `python -c` is not shown.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _NAMES = frozenset((
     "CHECKPOINT_PATH", "TENSORBOARD_DIR", "FLASH_ATTENTION", "SM_NUM_GPUS", "PYTEST_CURRENT_TEST",
     *(f"SLURM_{each}" for each in _SLURM),
 ))  # fmt: skip
-_NOT_KEPT = ("MWATCH_SCRUB",)  # a pattern may quote what it looks for
+_NOT_KEPT = ("MWATCH_SCRUB",)  # a pattern may contain the secret that it matches
 _PLAIN_VALUE = re.compile(
     r"(?:|[-+]?[0-9]{1,18}(?:\.[0-9]{1,18})?(?:e[-+]?[0-9]{1,4})?|true|false|yes|no|on|off|none|null)",
     re.IGNORECASE,
@@ -72,7 +72,7 @@ _SWITCH_VALUE = re.compile(r"(?:|[01]|true|false|yes|no|none)", re.IGNORECASE)
 
 
 def scrubbed_environment(environ: Mapping[str, str], scrubber: Scrubber) -> dict[str, str]:
-    """Return the variables, sorted and limited; those not known to be harmless as their length."""
+    """Return the variables, sorted and limited; values not known to be harmless as their length."""
     found: dict[str, str] = {}
     for name in sorted(environ)[:MAX_VARIABLES]:
         shown = scrubber.text(name)[:_MAX_NAME_CHARS]
@@ -81,13 +81,13 @@ def scrubbed_environment(environ: Mapping[str, str], scrubber: Scrubber) -> dict
 
 
 def variable(name: str, value: str, scrubber: Scrubber) -> str:
-    """Return the value of a variable as it may be shown."""
+    """Return the variable's value in the form that may be shown."""
     if _SWITCH_VALUE.fullmatch(value):
         return value
     if not is_known_variable(name):
         return _length(value)
     before = f"{name}="
-    text = scrubber.text(before + value)  # rules look at the name too
+    text = scrubber.text(before + value)  # with the name, because rules use it
     clean = text[len(before) :] if text.startswith(before) else scrubber.text(value)
     return clean[:MAX_VALUE_CHARS]
 
@@ -184,7 +184,7 @@ def scrubbed(argv: Sequence[str], scrubber: Scrubber) -> list[str]:
 
 
 def _script(text: str, scrubber: Scrubber) -> str:
-    """Scrub the commands of a shell as arguments."""
+    """Scrub a shell script's commands as arguments."""
     try:
         words = shlex.split(text)
     except ValueError:
@@ -200,7 +200,7 @@ def _is_script(flag: str, word: str) -> bool:
 
 
 def _flag(word: str, scrubber: Scrubber) -> tuple[str, bool]:
-    """Return a flag, with its value if that is known, and whether the word is one."""
+    """Return the flag, with its value if known to be harmless, and whether the word is a flag."""
     if not word.startswith("-") or _PLAIN_VALUE.fullmatch(word):
         return "", False
     if _SHORT_LENGTH.fullmatch(word):
@@ -232,8 +232,8 @@ def _is_known_value(flag: str, value: str, is_first: bool) -> bool:
 
 
 def _kept(flag: str, value: str, scrubber: Scrubber) -> str:
-    """Scrub a value that is kept, read with the flag before it too."""
-    if _LOGIN.search(value):  # also where no scheme makes it an address
+    """Scrub a kept value, together with the flag before it."""
+    if _LOGIN.search(value):  # also if it has no scheme
         return _length(value)
     text = scrubber.text(f"{flag} {value}") if flag.startswith("-") else ""
     if text.startswith(flag + " ") and text != f"{flag} {value}":
@@ -242,7 +242,7 @@ def _kept(flag: str, value: str, scrubber: Scrubber) -> str:
 
 
 def _setting(word: str, scrubber: Scrubber) -> str:
-    """Return `name=value`, the value only if it is known; another word as its length."""
+    """Return `name=value` with the value only if it may be kept; any other word as its length."""
     found = _HYDRA.fullmatch(word)
     if found is None:
         return word if _LENGTH.fullmatch(word) else _length(word)

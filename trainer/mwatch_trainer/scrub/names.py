@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the name of a setting, variable or flag says that its value is a secret, and whether a
-value looks random.
+"""Classifies names of settings, variables and flags by whether their value is a secret, and values
+by whether they look random.
 
-A name is read by its parts: `hfToken`, `HF_TOKEN`, `--hf-token` and `logger.hf_token` are the same.
-STRONG: the value goes, whatever it is. WEAK: it goes if it looks random. `eos_token`, `sort_key`,
-`forward_pass` and the paths, names and counts of secrets (`key_file`, `token_count`) are harmless.
+A name is split into its parts: `hfToken`, `HF_TOKEN`, `--hf-token` and `logger.hf_token` are the
+same. STRONG: the value is always removed. WEAK: it is removed if it looks random. `eos_token`,
+`sort_key`, `forward_pass` and the paths, names and counts of secrets (`key_file`, `token_count`)
+are harmless.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ _PARTS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-
 
 @lru_cache(maxsize=4096)
 def kind_of(name: str) -> int:
-    """Say how much the name of a setting, variable or flag tells of its value."""
+    """Classify the name of a setting, variable or flag by how likely its value is a secret."""
     parts = [each.lower() for each in _PARTS.split(name[:256]) if each]
     kinds = [
         _with_tail(_kind(part.rstrip("0123456789") or part, parts[:at]), part, parts[at + 1 :])
@@ -101,7 +102,7 @@ def _kind(part: str, before: list[str]) -> int:
 
 
 def _with_tail(kind: int, part: str, tail: list[str]) -> int:
-    """Consider what follows: `api_key_b64` is a key, `key_file` is none."""
+    """Adjust for the parts that follow: `api_key_b64` is a key, `key_file` is not."""
     rest = [each for each in tail if each not in _TAILS]
     if not kind or not rest:
         return kind
@@ -121,12 +122,12 @@ _JOINED = re.compile(rb"[A-Za-z0-9]+(?:[_-][A-Za-z0-9]+)+")
 
 
 def is_pass(name: str) -> bool:
-    """Whether this is `pass`, which may also be one of several passes or a test that passed."""
+    """Whether the name ends in `pass`, which may also mean a training pass or a passed test."""
     return name.lower().endswith("pass")
 
 
 def looks_chosen(word: bytes) -> bool:
-    """Whether a person would choose this as a password: letters with digits or signs."""
+    """Whether this looks like a chosen password: letters mixed with digits or symbols."""
     return _CHOSEN.fullmatch(word) is not None and _JOINED.fullmatch(word) is None
 
 
@@ -135,7 +136,7 @@ _LOOKED_AT = 256
 
 
 def looks_random(word: bytes, least: int = 16) -> bool:
-    """Whether letters of both cases and digits alternate as in a key, not as in a name."""
+    """Whether upper case, lower case and digits alternate as in a key, unlike in a name."""
     word = word[:_LOOKED_AT]
     return len(word) >= least and 4 * len(_SWITCHES.findall(word)) >= len(word)
 
@@ -144,7 +145,7 @@ _MIN_OPAQUE, _MIN_KINDS, _MIN_DIGITS = 20, 11, 2
 
 
 def is_opaque(word: bytes) -> bool:
-    """Whether small and capital letters and digits are mixed as no person would write them."""
+    """Whether upper case, lower case and digits are mixed more than a person would write them."""
     digits = sum(48 <= each <= 57 for each in word)
     is_mixed = digits >= _MIN_DIGITS and not word.islower() and not word.isupper()
     is_varied = len(set(word)) >= _MIN_KINDS

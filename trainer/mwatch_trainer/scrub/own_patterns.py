@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The user's own patterns for secrets, and the refusal of those that could take for ever.
+"""The user's own patterns for secrets; rejects patterns that could run practically forever.
 
-Python's `re` cannot be interrupted and holds up all threads, also the one that passes signals on to
-the trainer. So a pattern is refused if the same text can be divided between its repeats in many
+Python's `re` cannot be interrupted and blocks all threads, including the one that forwards signals
+to the trainer. So a pattern is rejected if the same text can be divided between its repeats in many
 ways: a repeat inside a repeat, `(x+x+)+`, or a repeat after another one of the same characters,
-`.*a.*b`. What is left takes at most quadratic time, and is applied to windows of a few KiB.
+`.*a.*b`. Accepted patterns take at most quadratic time and are applied to windows of a few KiB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VARIABLE = "MWATCH_SCRUB"
 _WINDOW_BYTES = 2048
 _OVERLAP_BYTES = 512
 _SHORT_REPEAT, _LONG_REPEAT = 4, 64
-_MAX_WEIGHT = 2  # one long repeat, or two bounded ones, over the same characters
+_MAX_WEIGHT = 2  # at most one long repeat or two bounded ones over the same characters
 _ALL = frozenset(range(256))
 _MAX_ITEMS = 512
 
@@ -49,13 +49,13 @@ def compiled(pattern: str) -> Pattern[bytes]:
 
 
 def patterns_in(text: str) -> list[str]:
-    """Return the patterns in the variable's text: one per line."""
+    """Return the patterns in the variable's value, one per line."""
     return [each.strip() for each in text.split("\n") if each.strip()]
 
 
 @lru_cache(maxsize=4)
 def environment_patterns(text: str) -> tuple[Pattern[bytes], ...]:
-    """Skip invalid patterns: `mwatch-run` reports them at its start."""
+    """Compile the variable's patterns, skipping invalid ones: `mwatch-run` reports those."""
     found = []
     for each in patterns_in(text):
         with contextlib.suppress(ValueError):
@@ -64,7 +64,7 @@ def environment_patterns(text: str) -> tuple[Pattern[bytes], ...]:
 
 
 def windows(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield overlapping parts: a match of less than the overlap is in one of them as a whole."""
+    """Yield overlapping windows: a match shorter than the overlap is whole in one of them."""
     begin = 0
     while True:
         end = min(begin + _WINDOW_BYTES, len(data))
@@ -75,7 +75,7 @@ def windows(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 class _Nested(Exception):
-    """A repeat inside a repeat, or what cannot be judged."""
+    """The pattern has a repeat inside a repeat, or an element that cannot be analyzed."""
 
 
 class _Item(NamedTuple):
@@ -85,7 +85,7 @@ class _Item(NamedTuple):
 
 
 def _flat(tree: Any) -> list[_Item] | None:
-    """Return the items in their order, or None if a repeat is inside a repeat."""
+    """Return the pattern's items in order, or None if a repeat is inside a repeat."""
     items: list[_Item] = []
     try:
         _collect(tree, items, is_repeated=False)
@@ -122,7 +122,7 @@ def _collect(tree: Any, items: list[_Item], *, is_repeated: bool) -> None:
 
 
 def _branches(trees: Any, items: list[_Item], *, is_repeated: bool) -> None:
-    """Take alternatives as one item of all their characters; a repeat among them counts."""
+    """Treat alternatives as one item of all their characters, repeated if any of them is."""
     chars: set[int] = set()
     weight = 0
     for each in trees:
@@ -171,7 +171,7 @@ def _category(name: str) -> frozenset[int]:
 
 
 def _is_slow(items: list[_Item] | None) -> bool:
-    """Whether a long repeat is followed by another one that can take over its characters."""
+    """Whether a long repeat is followed by another one that can match the same characters."""
     if items is None:
         return True
     for at, item in enumerate(items):

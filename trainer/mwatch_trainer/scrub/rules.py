@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The table of secrets that are recognized by their own shape, whatever their name.
+"""The table of secrets that are recognized by their own shape, regardless of their name.
 
 Every pattern takes linear time: it begins with fixed text or a small set of characters, has no
-repeat inside a repeat, and what follows a repeat cannot be matched by it, or the repeat is bounded.
-Patterns marked `lowered` are matched against the lower-case line.
+repeat inside a repeat, and each repeat either is bounded or cannot match what follows it. Patterns
+marked `lowered` are matched against the lower-case line.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from mwatch_trainer.scrub.names import looks_random
 
 
 class ScrubRule(NamedTuple):
-    """Applied only to lines with one of its needles; removes its group `secret`.
+    """A rule is applied only to lines with one of its needles; it removes its group `secret`.
 
-    A needle in lower case is found in any case, one with a capital letter only as it is.
+    A lower-case needle matches case-insensitively, one with a capital letter only exactly.
     """
 
     name: str
@@ -37,7 +37,7 @@ class ScrubRule(NamedTuple):
 
 @lru_cache(maxsize=None)
 def _compiled(source: bytes) -> Pattern[bytes]:
-    """Compile when a line first needs it: all of them take as long as the rest of the start."""
+    """Compile on first use: compiling all patterns would double the startup time."""
     return re.compile(source, re.VERBOSE)
 
 
@@ -49,7 +49,7 @@ def _rule(
 
 
 def _needled(name: str, needles: tuple[bytes, ...], pattern: str) -> ScrubRule:
-    """Make a rule whose needles hold blanks."""
+    """Make a rule whose needles contain blanks."""
     return ScrubRule(name, needles, pattern.encode())
 
 
@@ -60,7 +60,7 @@ def _lowered(
 
 
 def _token(name: str, prefixes: str, rest: str, least: int) -> list[ScrubRule]:
-    """Make rules for words recognized by their beginning and length; shorter ones if random."""
+    """Make rules for words with a known prefix; those shorter than `least` must look random."""
 
     def accepts(size: int, secret: bytes) -> bool:
         return len(secret) - size >= least or looks_random(secret[size:], 8)
@@ -97,7 +97,7 @@ def _is_login(secret: bytes) -> bool:
 
 
 def _encoded(prefixes: str) -> list[ScrubRule]:
-    """Make rules for the base64 of a token: its first characters are known too."""
+    """Make rules for base64-encoded tokens: their first characters are fixed too."""
     rules = []
     for each in prefixes.split():
         code = base64.b64encode(each.encode() + b"\0\0")[: len(each) * 8 // 6].decode()
@@ -109,7 +109,7 @@ def _encoded(prefixes: str) -> list[ScrubRule]:
     return rules
 
 
-# In other languages; as the needles have no capital letters, they are found in any case.
+# "Password" in other languages; without capital letters, the needles match case-insensitively.
 _OTHER_WORDS = (
     "contrase\u00f1a", "has\u0142o", "\u043f\u0430\u0440\u043e\u043b\u044c",
     "\u5bc6\u7801", "\u5bc6\u78bc", "\u53e3\u4ee4", "\u30d1\u30b9\u30ef\u30fc\u30c9",

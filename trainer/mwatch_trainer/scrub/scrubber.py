@@ -1,18 +1,19 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The one scrubber: it removes secrets from every log, file, metric, page and bundle mwatch writes.
+"""Removes secrets from every log, file, metric, page and bundle that mwatch writes.
 
 It works on bytes, because a log need not be text, and only on lines with a suspicious word. Five
 kinds of secrets are recognized: words of a known shape (`rules`), values of a suspicious name
-(`names`), passwords in addresses, random words close to a suspicious one, and long words that mix
-letters and digits as no person does. Colours, invisible characters and the codes of URLs, HTML and
-JSON are looked through, and a list of words in quotes is read as a command too. A secret is
-replaced by `[scrubbed KIND]`, which no rule looks into: what was scrubbed stays as it is if it is
-scrubbed again. The state of one stream is kept:
-a private key spans many lines, and a value may follow its name in the next one. Every line takes
-linear time.
-A secret without a known shape or name is missed; for those there are the user's own patterns, for
-all of mwatch in `MWATCH_SCRUB`, one per line.
+(`names`), passwords in URLs, random words close to a suspicious one, and long words that mix
+letters and digits as no person does. Colours, invisible characters and the escapes of URLs, HTML
+and JSON are decoded before matching, and a list of quoted words is also read as a command.
+
+A secret is replaced by `[scrubbed KIND]`, which no rule matches, so scrubbing twice changes nothing
+more. State is kept per stream: a private key spans many lines, and a value may be on the line after
+its name. Every line takes linear time.
+
+A secret without a known shape or name is missed; for those the user can set patterns, for all of
+mwatch in `MWATCH_SCRUB`, one per line.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _KEY_BEGIN = re.compile(
 _KEY_END = re.compile(rb"-----END [A-Z0-9 ]{3,48}-----|---- END SSH2|Private-MAC: [0-9a-f]{16,}")
 _KEY_NEEDLES = (b"-----begin", b"---- begin", b"private-lines", b"private-mac")
 _MAX_KEY_LINES = 256
-# What is not shown, or shown as another character, by the character that is read instead.
+# Escape sequences and invisible characters, with the text that they are decoded to.
 _CODES: tuple[tuple[bytes, bytes], ...] = (
     (rb"\x1b(?:\[[0-9;:?]{0,32}[ -/]?[@-~]|\][^\x07\x1b]{0,256}(?:\x07|\x1b\\)|[@-Z\\^_])", b""),
     (rb"\\(?:u001[Bb]|x1[Bb]|033)\[[0-9;:?]{0,32}[@-~]", b""),
@@ -54,7 +55,7 @@ _CODE_NEEDLES = (
     b"&#", b"&amp;", b"%22", b"%27", b"%3d", b"%3a", b"%26", b"\\u00",
     b"\\x1b", b"\\033", b'\\"', b"\\'",
 )  # fmt: skip
-# Each begins with fixed text: that is found much faster.
+# Each begins with fixed text, which makes the search much faster.
 _LONE_HEX = (re.compile(rb"\n[0-9a-f]{40}(?=\r?\n)"), re.compile(rb"\]:? ?[0-9a-f]{40}(?=\r?\n)"))
 _LONG_LINE = 1 << 16
 _KINDS = sorted(
@@ -67,13 +68,13 @@ _MARK = re.compile(
 _MARK_NEEDLES = (b"[scrubbed", b" characters]")
 _HIDDEN = re.compile(values.HIDDEN + b"+")
 _MORE = re.compile(rb"(?<!\\)[^\0\s\"'`,;:.)}\]\\]")
-_ROUNDS = 8  # one finds nearly all; what is cut may bring others closer together
+_ROUNDS = 8  # one finds nearly all; cutting may move other words closer together
 _QUOTED_WORD = rb"(?:'[^']{0,1024}'|\"[^\"]{0,1024}\")"
 _COMMAND = re.compile(_QUOTED_WORD + rb"(?:,\s?" + _QUOTED_WORD + rb")+")
 _NEXT_WORD = re.compile(rb"['\"],[\s\x1f]?['\"]")
 
 _NAMED, _URLS, _LONE, _OPAQUE = (1 << (len(RULES) + at) for at in range(4))
-# A run of letters and digits is found as a run of one byte.
+# Maps letters and digits to one byte, so that a run of them is found as a run of that byte.
 _RUNS = bytes(120 if chr(each).isalnum() and each < 128 else 32 for each in range(256))
 _RUN = b"x" * values.LONG_RUN
 _ALL_NEEDLES: dict[bytes, int] = {}
@@ -85,14 +86,18 @@ for _needle in values.NAME_NEEDLES:
 _ALL_NEEDLES[b"://"] = _ALL_NEEDLES.get(b"://", 0) | _URLS
 for _needle in (*_KEY_NEEDLES, *_CODE_NEEDLES, *_MARK_NEEDLES):
     _ALL_NEEDLES.setdefault(_needle, 0)
-# Each with its rules as bits: those found in any case, and those only as they are.
+# Needles with their rules as bits: those matched case-insensitively, and those matched exactly.
 _ANY_CASE = sorted(each for each in _ALL_NEEDLES.items() if each[0] == each[0].lower())
 _EXACT = sorted(each for each in _ALL_NEEDLES.items() if each[0] != each[0].lower())
 _BYTES = sorted({byte for needle in _ALL_NEEDLES for byte in needle})
 
 
 class Scrubber:
-    """`patterns`: the user's own, besides `MWATCH_SCRUB`; their group `secret` or match is cut."""
+    """Scrubs one stream.
+
+    `patterns`: the user's own, in addition to `MWATCH_SCRUB`; their group `secret`, or else the
+    whole match, is removed.
+    """
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         """Raises ValueError for an invalid pattern."""
@@ -115,7 +120,7 @@ class Scrubber:
             number = wanted[0]
         while number < len(lines):
             is_last = number == len(lines) - 1
-            if lines[number] or not is_last:  # nothing follows the last newline
+            if lines[number] or not is_last:  # the text after the last newline may be empty
                 lines[number] = self._line(lines[number], suspicious.get(number, 0))
             number += 1
             if not self._is_waiting():
@@ -213,7 +218,7 @@ def scrub_text(text: str, patterns: Sequence[str] = ()) -> str:
 
 
 def cut(line: bytes, spans: Sequence[Span]) -> bytes:
-    """Replace each span by its mark; of spans that overlap the first has the name."""
+    """Replace each span by its mark; overlapping spans are merged and keep the first one's kind."""
     if not spans:
         return line
     order = sorted(range(len(spans)), key=lambda at: (spans[at].begin, at))
@@ -245,14 +250,14 @@ def _matches(rule: ScrubRule, searched: bytes, line: bytes) -> Iterator[Span]:
 
 
 def _hidden(line: bytes) -> bytes:
-    """Return the line without what was scrubbed before, at the same length; the same if nothing."""
+    """Return the line with earlier scrub marks blanked out, at the same length."""
     if not any(each in line for each in _MARK_NEEDLES):
         return line
     return _MARK.sub(lambda mark: values.HIDDEN * len(mark.group()), line)
 
 
 def _of_new(line: bytes, spans: Sequence[Span]) -> list[Span]:
-    """Return those that hold more than what was scrubbed before, and with the whole of that."""
+    """Return the spans with more than earlier scrub marks, extended to whole marks."""
     spans = [each for each in spans if each.end > each.begin]
     if not spans or values.HIDDEN not in line:
         return spans
@@ -271,8 +276,8 @@ def _of_new(line: bytes, spans: Sequence[Span]) -> list[Span]:
 
 
 def _as_command(line: bytes) -> bytes:
-    """Read lists of words in quotes as a shell would: each byte at its place, a blank inside a word
-    as a character that is none."""
+    """Rewrite lists of quoted words as a shell command line, keeping the offset of each byte; a
+    blank inside a word becomes another character."""
     return _COMMAND.sub(_words, line)
 
 
@@ -291,7 +296,7 @@ def _without_own(pattern: Pattern[bytes], data: bytes) -> bytes:
 
 
 def _decoded(line: bytes) -> tuple[bytes, list[tuple[int, int]]]:
-    """Return the line as a person reads it, and where each of its bytes begins and ends."""
+    """Return the decoded line, and where each of its bytes begins and ends in the original."""
     pieces: list[bytes] = []
     places: list[tuple[int, int]] = []
     at = 0
@@ -307,7 +312,7 @@ def _decoded(line: bytes) -> tuple[bytes, list[tuple[int, int]]]:
 
 
 def _suspicious_lines(data: bytes) -> dict[int, int]:
-    """Map the number of each suspicious line to the rules to apply, as bits."""
+    """Map the number of each suspicious line to the rules to apply, as a bit mask."""
     lowered = data.lower()
     found = [*_found(lowered, _ANY_CASE), *_found(data, _EXACT)]
     whole = b"\n" + data + b"\n"
@@ -323,8 +328,8 @@ def _suspicious_lines(data: bytes) -> dict[int, int]:
 
 
 def _found(text: bytes, needles: list[tuple[bytes, int]]) -> Iterator[tuple[int, int]]:
-    """Yield one place of each needle in each line, with its rules."""
-    # Finding one byte is much faster than several, and lines of numbers lack many letters.
+    """Yield one position of each needle in each line, with its rules."""
+    # Searching one byte is much faster than several, and lines of numbers lack many letters.
     absent = {byte for byte in _BYTES if byte not in text}
     for needle, rules in needles:
         if absent.isdisjoint(needle):
@@ -338,7 +343,8 @@ def _of(rules: int) -> tuple[ScrubRule, ...]:
 
 
 def _places(searched: bytes, needle: bytes, data: bytes | None = None) -> Iterator[int]:
-    """Yield one position in each line with the needle; `data` has the lines, if not `searched`."""
+    """Yield one position in each line with the needle; `data` has the newlines if `searched` has
+    not."""
     lines = searched if data is None else data
     at = searched.find(needle)
     while at >= 0:

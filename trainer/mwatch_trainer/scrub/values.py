@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where in a line the values of suspicious names are: settings, flags, addresses, random words.
+"""Locates the values of suspicious names in a line: settings, flags, URLs, random words.
 
-A value in quotes goes to its closing quote, another one to the next blank, and a password that has
-the line for itself to the end of the line. What stands in quotes after a word such as `password`
-goes too, and `pass` counts as a password beside a user. A name without a value at the end of a line
-makes the next lines suspicious, those below it in an indented block, and so does a secret that
+A quoted value extends to its closing quote, an unquoted one to the next blank, and a password alone
+on its line to the end of the line. Quoted text after a word such as `password` is also removed, and
+`pass` counts as a password if a user name precedes it. A name without a value at the end of a line
+makes the next lines suspicious, or those of the indented block below it, and so does a secret that
 reaches the end of its line.
 """
 
@@ -34,13 +34,13 @@ class Span(NamedTuple):
 
 
 class After(NamedTuple):
-    """What a line leads one to expect in the next ones."""
+    """What the next lines are expected to contain after this one."""
 
     what: str
     kind: int
     lines: int
     indent: int = -1
-    """Of the line with the name; a block below it is further right."""
+    """Indentation of the line with the name; a block below it is indented further."""
 
 
 NOTHING = After("", HARMLESS, 0)
@@ -52,7 +52,7 @@ NAME_NEEDLES = (
 _SEPARATOR = (
     rb"""(?:\s{0,16}(?:=>|:=|[=:])\s{0,16}|\s{1,64}\.{2,200}\s{1,8}|>|["']\s?,\s?(?=["']))"""
 )
-_NAME = re.compile(  # the tail is not taken apart again
+_NAME = re.compile(  # the lookahead group keeps the tail from being backtracked into
     rb"(?:pass|pwd|pw|secret|token|key|cred|auth|jwt|sas|cookie|signature|connstr|connection|dsn"
     rb"|licen|psk|netrc|webhook|pat|otp)(?=(?P<tail>[\w.-]{0,48}))(?P=tail)"
     rb"\\{0,4}[\"']?\]?(?P<sep>" + _SEPARATOR + rb")"
@@ -90,7 +90,7 @@ _QUOTE = re.compile(rb"[bBuUrRfF]{0,2}(\\*[\"'`])")
 _LIMIT = 256
 _PIECE = rb"[^\s\"'`;&<\\]*"
 _UNQUOTED = re.compile(_PIECE + rb"(?:(?:\\(?![\"'])|[\"'`](?![\s,;:)}\]]|$))" + _PIECE + rb")*")
-_MAX_NAMES = 2000  # no line of a log has more; the rest of such a line is cut
+_MAX_NAMES = 2000  # no normal log line has more; the rest of such a line is removed
 _TRAILING = b",)]}.:"
 _NO_VALUE = re.compile(
     rb"(?:none|null|nil|true|false|undefined|unset|set|yes|no|\*+|x{3,}|\.{3}|redacted|hidden|masked"
@@ -104,14 +104,14 @@ _NO_VALUE = re.compile(
 _VARIABLE = re.compile(rb"\$[a-z]")  # `$ecret` is a password, `$SECRET` a variable
 _NUMBER = re.compile(rb"[-+]?[0-9.]+(?:e[-+]?[0-9]+)?(?:ms|s|%)?", re.IGNORECASE)
 _PATH = re.compile(rb"(?:~|\.{0,2})/[\w./@:+=~%-]*")
-_AWS_BYTES = 40  # a secret of AWS may look like a path
-_SPECIAL = re.compile(rb"<[|/]?[\w/|]+[|]?>|\[[A-Z_0-9]+\]")  # tokens of a tokenizer
+_AWS_BYTES = 40  # an AWS secret key may look like a path
+_SPECIAL = re.compile(rb"<[|/]?[\w/|]+[|]?>|\[[A-Z_0-9]+\]")  # a tokenizer's special tokens
 _PREFIX = re.compile(rb"(?:hf_|sk-|gh[pousr]_|glpat-|nvapi-|xox[a-z]-|AKIA|AIza)[\w-]")
 _LINE_START = re.compile(rb"\s*(?:\[[\w .:-]{1,24}\]:?\s*)?(?:-\s+)?(?:export\s+|ENV\s+)?[\"']?")
 
 
 def named(line: bytes, lowered: bytes) -> Iterator[Span]:
-    """Yield the values of settings: `name=value`, JSON, YAML, XML, Megatron's row of dots."""
+    """Yield the values of settings: `name=value`, JSON, YAML, XML, Megatron's dotted arguments."""
     done = 0
     for count, match in enumerate(_NAME.finditer(lowered)):
         if count == _MAX_NAMES:
@@ -125,7 +125,7 @@ def named(line: bytes, lowered: bytes) -> Iterator[Span]:
         separator = match.group("sep").strip()
         opening = line[max(begin - 1, 0) : begin]
         if (separator == b">" and opening != b"<") or (
-            separator[:1] in _QUOTES and opening not in _QUOTES  # the last word of a text
+            separator[:1] in _QUOTES and opening not in _QUOTES  # last word of a quoted text
         ):
             continue
         is_first = _LINE_START.fullmatch(line, 0, begin) is not None
@@ -148,7 +148,7 @@ def named(line: bytes, lowered: bytes) -> Iterator[Span]:
 
 
 def _in_quotes(line: bytes, lowered: bytes) -> Iterator[Span]:
-    """Yield `password 'of any words'`; `secret "name"` is one of Kubernetes."""
+    """Yield quoted text after `password`; a single word after `secret` is a Kubernetes object."""
     for match in _BEFORE_QUOTE.finditer(lowered):
         begin, end, is_quoted = _value(line, match.end())
         value = line[begin:end]
@@ -158,7 +158,7 @@ def _in_quotes(line: bytes, lowered: bytes) -> Iterator[Span]:
 
 
 def _before_quote(line: bytes, begin: int, end: int) -> int:
-    """Return where the rest of a line ends that may be a text in JSON."""
+    """Return where a value ends that extends to the end of the line or of its JSON string."""
     closing = _QUOTE_END.search(line, begin, end) if b'"' in line[:begin] else None
     return end if closing is None else closing.start()
 
@@ -190,7 +190,8 @@ def _accepted(
 
 
 def _end_of_own_line(line: bytes, begin: int) -> int:
-    """Return the end of a value to the end of the line; quotes around the whole line stay."""
+    """Return the end of a value that extends to the end of the line, before a quote that encloses
+    the whole line."""
     mark = line[:begin].lstrip(b" \t-")[:1]
     text = line.rstrip()
     inner = text.rstrip(b" ,;)}]")
@@ -206,7 +207,7 @@ def _label(name: str) -> str:
 
 
 def _value(line: bytes, at: int) -> tuple[int, int, bool]:
-    """Return where the value begins and ends, and whether it is in quotes."""
+    """Return where the value begins and ends, and whether it is quoted."""
     quote = _QUOTE.match(line, at)
     if quote is not None and not _CLOSING.match(line, at):
         mark, begin = quote.group(1), quote.end()
@@ -226,7 +227,7 @@ def _value(line: bytes, at: int) -> tuple[int, int, bool]:
 
 
 def is_secret_value(value: bytes, kind: int, name: str) -> bool:
-    """Decide by the value whether a suspicious name holds a secret here."""
+    """Whether the value of a suspicious name is a secret, judged by the value."""
     head = value[:_LIMIT]
     if not head or (_NO_VALUE.fullmatch(head) and not _VARIABLE.match(head)):
         return False
@@ -252,7 +253,7 @@ _FLAG_WORDS = ("token", "key", "auth", "pass")
 
 
 def of_flags(line: bytes) -> Iterator[Span]:
-    """Yield the values after flags: `--db-pass X`, `'--token', 'X'`, `-storepass X`."""
+    """Yield the values of suspicious flags: `--db-pass X`, `'--token', 'X'`, `-storepass X`."""
     for match in _FLAG.finditer(line):
         name = match.group("name").lstrip(b"-").decode("utf-8", "replace")
         kind = _kind_of_flag(name)
@@ -275,7 +276,7 @@ _MIN_USER = 16
 
 
 def in_addresses(line: bytes) -> Iterator[Span]:
-    """Yield passwords in addresses, `scheme://user:password@host`, and tokens as users."""
+    """Yield passwords in URLs, `scheme://user:password@host`, and tokens in place of the user."""
     for match in _ADDRESS.finditer(line):
         begin = match.start("rest")
         for piece in match.group("rest").split(b"://"):
@@ -314,7 +315,7 @@ def near(line: bytes, lowered: bytes) -> Iterator[Span]:
     """Yield long random words shortly after a suspicious one."""
     for match in _LONG_WORD.finditer(line):
         begin, end = match.span()
-        begin += line[max(begin - 1, 0) : begin] == b"\\"  # of a code such as \\n
+        begin += line[max(begin - 1, 0) : begin] == b"\\"  # skip the n of an escape such as \\n
         word = line[begin : min(end, begin + _LIMIT)]
         if b"/" in word and (word[:1] == b"/" or len(word) != 40) and not word.endswith(b"="):
             continue
@@ -330,7 +331,7 @@ def near(line: bytes, lowered: bytes) -> Iterator[Span]:
 _WORD = re.compile(rb"[A-Za-z0-9_~-]{20,}")
 _SEGMENT = re.compile(rb"[A-Za-z0-9]{20,}")
 _PREFIXED = re.compile(rb"(?P<kind>[A-Za-z]{2,12})[_-](?:[a-z0-9]{1,6}[_-])?")
-_MANGLED = (b"_Z", b"__Z")  # names of C++ alternate like a key
+_MANGLED = (b"_Z", b"__Z")  # mangled C++ names alternate like a key
 _OF_VERSIONS = frozenset((
     b"sha", b"sha256", b"md", b"md5", b"commit", b"git", b"blob", b"container", b"docker", b"image",
     b"layer", b"digest", b"hash", b"checksum", b"rev", b"uid", b"pod", b"node", b"job", b"run",
@@ -339,13 +340,13 @@ _OF_VERSIONS = frozenset((
     b"dataset", b"shard", b"checkpoint", b"ckpt", b"model", b"step", b"iter", b"rank", b"object",
 ))  # fmt: skip
 LONG_RUN = 20
-"""Letters and digits in a row from which on a word is looked at, whatever is around it."""
+"""Words with at least this many consecutive letters and digits are checked in any context."""
 
 
 def opaque(line: bytes, lowered: bytes) -> Iterator[Span]:
-    """Yield words that no person has chosen: keys of services that no rule knows.
+    """Yield machine-generated words: keys of services without a rule.
 
-    Hashes of commits, files and containers stay, and so does everything inside a path.
+    Hashes of commits, files and containers are kept, and so is everything inside a path.
     """
     for match in _WORD.finditer(line):
         begin, end = match.span()
@@ -365,7 +366,7 @@ def opaque(line: bytes, lowered: bytes) -> Iterator[Span]:
 
 
 def _in_path(line: bytes, begin: int, end: int) -> bool:
-    """Whether the word is a part of a path, a file name with an extension, or an attribute."""
+    """Whether the word is part of a path, of a file name with an extension, or of a dotted name."""
     before, after = line[max(begin - 1, 0) : begin], line[end : end + 2]
     return (
         before in (b"/", b"\\")
@@ -375,7 +376,7 @@ def _in_path(line: bytes, begin: int, end: int) -> bool:
 
 
 def is_version(line: bytes, begin: int) -> bool:
-    """Whether the words before say that this is the hash of a version."""
+    """Whether the preceding words mark this as the hash of a version."""
     return _VERSION.search(line[max(begin - _NEAR_BYTES, 0) : begin].lower()) is not None
 
 
@@ -405,11 +406,11 @@ _MAX_LONE = 2048
 
 
 HIDDEN = b"\0"
-"""Stands for each byte of what was scrubbed before; no rule takes it for a letter."""
+"""Replaces each byte of an earlier scrub mark; no rule matches it as a letter."""
 
 
 def continued(after: After, line: bytes) -> Iterator[Span]:
-    """Yield what the line before has led to expect."""
+    """Yield the secrets that the previous line led to expect in this one."""
     if after.what == "torn":
         found = _TORN.match(line)
         if found is not None:
@@ -446,7 +447,8 @@ def _is_expected(after: After, word: bytes) -> bool:
 
 
 def expected(line: bytes, spans: Sequence[Span], is_long: bool, after: After) -> After:
-    """Say what the next lines may hold, by the scrubbed line: a second scrub expects the same."""
+    """Return what the next lines may contain. Uses the scrubbed line, so that scrubbing again
+    expects the same."""
     end = len(line.rstrip(b"\r \\\"'"))
     last = max((each.end for each in spans), default=-1)
     if is_long and last >= len(line) > 0:
@@ -473,7 +475,8 @@ def expected(line: bytes, spans: Sequence[Span], is_long: bool, after: After) ->
 
 
 def _is_below(line: bytes, indent: int) -> bool:
-    """Kubernetes writes the fields of a Secret beside its kind, their names at the left margin."""
+    """Whether the line belongs to the block. Kubernetes prints a Secret's `kind` and the names of
+    its fields at the same indentation, the left margin."""
     depth = len(line) - len(line.lstrip())
     return not line.strip() or depth > indent or (indent == 0 and line.rstrip()[-1:] == b":")
 

@@ -3,7 +3,7 @@
 """Starts the probe in the ranks of a training job; `mwatch-run` puts this folder on PYTHONPATH.
 
 Python imports the first `sitecustomize` it finds, so this one removes itself and imports the next.
-If the probe fails, the program starts all the same. A Python run with -E, -I or -S is not reached.
+If the probe fails, the program starts regardless. A Python started with -E, -I or -S ignores it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _start_in_a_rank() -> None:
 
 
 def _import_the_next() -> None:
-    """Import the next `sitecustomize`; its errors are Python's to report."""
+    """Import the next `sitecustomize`; its errors are left to Python to report."""
     sys.path[:] = [each for each in sys.path if os.path.abspath(each or ".") != _FOLDER]
     me = sys.modules.pop(__name__)
     try:
@@ -66,7 +66,7 @@ def _import_the_next() -> None:
         if error.name != "sitecustomize":
             raise
     finally:
-        sys.modules.setdefault(__name__, me)  # importlib looks it up afterwards
+        sys.modules.setdefault(__name__, me)  # importlib looks this name up afterwards
 
 
 if __name__ == "sitecustomize":

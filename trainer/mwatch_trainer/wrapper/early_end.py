@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A training that ends by rules of its own far from its last iteration, such as early stopping.
+"""Detects training that ends by its own rules before its last iteration, such as early stopping.
 
-Nothing tells its first exit with 0 from a failure, so it is started again. If it then exits with 0
-at the same place, without a new step, it is done. Where the attempt before ended is kept in
-`<save>/.mwatch/early_end.json`: the pods of that attempt, and their volumes, may be gone. A node
-that did not print its iterations knows by the probe of its ranks that there was no new one.
+The first such exit with 0 cannot be distinguished from a failure, so training is restarted. If it
+exits with 0 again at the same iteration without a new step, it is finished. The previous attempt's
+last iteration is kept in `<save>/.mwatch/early_end.json`, because that attempt's pods and their
+volumes may be gone. A node that prints no iterations reads from its ranks' probe records whether
+there was a new one.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ class EarlyEnd(NamedTuple):
     attempt: int
     iteration: int
     interval: int = 1
-    """So many more may have been made without another line."""
+    """Iterations between two printed lines: up to `interval - 1` more may have finished."""
     total: int = 0
-    """0: not known."""
+    """0: unknown."""
     node: int = -1
-    """The node that printed the iterations; -1: none that wrote this."""
+    """The node that printed the iterations; -1: the node that wrote this file printed none."""
 
 
 def judged(
     exit_: ExplainedExit, reader: ExitLogReader, plan: AttemptPlan, directory: str | None
 ) -> ExplainedExit:
-    """Return the exit, as finished if an attempt before ended at the same place."""
+    """Return the exit, marked as finished if an earlier attempt ended at the same iteration."""
     is_unexplained = reader.empty_exit is None and not reader.is_missing_checkpoint
     is_early = exit_.code == 0 and exit_.returned == EARLY_EXIT and is_unexplained
     if not is_early or plan.save is None or reader.errors.found:
@@ -69,7 +70,7 @@ def judged(
 def _again(
     save: str, plan: AttemptPlan, reader: ExitLogReader, directory: str | None
 ) -> EarlyEnd | None:
-    """Record where this attempt ended; return that if an earlier one ended there too."""
+    """Record where this attempt ended; return the record if an earlier attempt ended there too."""
     path = os.path.join(save, FOLDER, FILE)
     printed = [] if reader.iteration is None else [reader.iteration]
     seen = [*printed, *(each for each in _probed(directory, plan.number) if each > 0)]
@@ -111,7 +112,7 @@ def _write(path: str, end: EarlyEnd) -> None:
 
 
 def _probed(directory: str | None, attempt: int) -> Iterator[int]:
-    """Yield the iterations that the ranks of this pod had finished."""
+    """Yield the last finished iteration of each rank in this pod, from the probe records."""
     if directory is None:
         return
     folder = os.path.join(directory, contract.PROBE_FOLDER)

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that a command has left behind: which they are, and whether they still train.
+"""Processes that are still running after the command exited, and whether they are still training.
 
-Those of a command that ended by itself and is not started again are not ours to end: a script that
-starts a training in the background has done its work when it ends. Before a restart, and after an
-end that was asked for, they are ended: two attempts would overwrite each other's checkpoints.
+If the command exited by itself and will not be restarted, the wrapper leaves them alone: a script
+may start training in the background and exit. Before a restart, and after a requested stop, the
+wrapper ends them, because two attempts would overwrite each other's checkpoints.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MAX_BYTES = 4096
 
 
 def end_with_wrapper(environ: Mapping[str, str]) -> bool:
-    """Whether the kernel ends them when the wrapper exits, as the main process of a container."""
+    """Whether the kernel kills the leftovers when the wrapper, as main process, exits."""
     return os.getpid() == 1 or POLICY in environ
 
 
 def shown(processes: Sequence[Process], scrubber: Scrubber) -> list[dict[str, Any]]:
-    """Describe some of them for `attempt.json`; the parents of others come first."""
+    """Describe some of the processes for `attempt.json`, parents first."""
     pids = {each.pid for each in processes}
     ordered = sorted(processes, key=lambda each: (each.ppid in pids, each.started, each.pid))
     return [
@@ -51,13 +51,13 @@ def listed(found: Sequence[Mapping[str, Any]], count: int) -> str:
 def _command(process: Process, scrubber: Scrubber) -> str:
     line = contract.read_bytes(f"/proc/{process.pid}/cmdline", _MAX_BYTES) or b""
     first, *others = line.decode("utf-8", "replace").rstrip("\0").split("\0")
-    words = first.split() + others  # a title that a program gives itself is one word
+    words = first.split() + others  # a process title set by the program is one argument
     text = " ".join(scrubbed(words[:_MAX_ARGUMENTS], scrubber)) if words else process.name
     return " ".join(scrubber.text(text).split())[:_MAX_COMMAND]
 
 
 class Pace:
-    """The last iteration that was printed, and the seconds between two lines."""
+    """The last printed iteration and the average seconds between iteration lines."""
 
     def __init__(self, iteration: Callable[[], int | None]) -> None:
         self._iteration = iteration
@@ -82,8 +82,8 @@ _AFTER_SECONDS = 1.0
 
 
 class OwnOutput:
-    """Whether what the command itself printed has been passed on, however much its leftovers
-    print: a pipe holds at most `CHUNK_BYTES`."""
+    """Whether the command's own output has been forwarded, even while leftover processes keep
+    printing: a pipe holds at most `CHUNK_BYTES`."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -92,7 +92,7 @@ class OwnOutput:
         self._read = [each.read for each in tee.counts()] if tee is not None else []
 
     def is_read(self) -> bool:
-        """Whether it has also been handed to who reads it here."""
+        """Whether the wrapper's own reader has also received it."""
         tee = self._output.tee
         return tee is None or (tee.is_copied and (tee.is_passed_on or self.is_passed_on()))
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of `mwatch-run`. Mistakes are reported in one line, with exit code 2."""
+"""The command line of `mwatch-run`. Usage errors are reported in one line, with exit code 2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mwatch_trainer import contract
 from mwatch_trainer.scrub import own_patterns
 
 DEFAULT_DIR = "/mwatch"
-DEFAULT_GRACE_SECONDS = 25.0  # under the 30 s after which Kubernetes kills us too
+DEFAULT_GRACE_SECONDS = 25.0  # below Kubernetes' default of 30 s, after which it sends SIGKILL
 DEFAULT_LOG_BYTES = 256 << 20
 _MIN_LOG_BYTES = 4096
 _LOOK_SECONDS = 5.0
@@ -36,13 +36,13 @@ class Options(NamedTuple):
     directory: str | None = None
     checkpoints: str | None = None
     grace_seconds: float | None = None
-    """From an ending signal to SIGKILL; None: never killed by the wrapper."""
+    """Time from a termination signal to SIGKILL; None: the wrapper never sends SIGKILL."""
     with_probe: bool = True
     with_node_facts: bool = True
     log_bytes: int = DEFAULT_LOG_BYTES
     scrub_patterns: tuple[str, ...] = ()
     is_watched: bool = False
-    """By `mwatch run`, which tells what the wrapper would."""
+    """Started by `mwatch run`, which reports in the wrapper's place."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -51,7 +51,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parse(arguments: Sequence[str], environ: Mapping[str, str], version: str) -> Options:
-    """Parse the command line. Raises SystemExit: 2 for a mistake, 0 after --help or --version."""
+    """Parse the command line. Raises SystemExit: 2 for a usage error, 0 after --help, --version."""
     before, command = _split(arguments)
     parser = _parser(version)
     given = parser.parse_args(before)
@@ -126,7 +126,7 @@ def _directory(given: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def _is_there(folder: str) -> bool:
-    """In a thread: on a file system that hangs, the command must start all the same."""
+    """Check in a thread, so that a hung file system does not delay the command indefinitely."""
     found: list[bool] = []
     looking = threading.Thread(target=lambda: found.append(os.path.isdir(folder)), daemon=True)
     looking.start()

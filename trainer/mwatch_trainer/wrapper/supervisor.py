@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The wrapper's loop while the trainer runs: it forwards signals, stops the trainer, reaps.
+"""The wrapper's loop while the trainer runs: forwards signals, stops the trainer, reaps children.
 
-It waits for nothing else: threads read the disk, sockets and the checkpoint folder and put
+The loop never blocks on I/O: threads read the disk, sockets and the checkpoint folder and put
 requests into a queue.
 """
 
@@ -31,22 +31,22 @@ from mwatch_trainer.processes.signals import (
 from mwatch_trainer.wrapper.leftovers import Pace
 
 SHELLS = ("bash", "sh", "dash", "ash", "busybox", "zsh", "ksh")
-AFTERWARDS_SECONDS = 5.0  # for what a script does after training, such as copying the log
+AFTERWARDS_SECONDS = 5.0  # for a script's work after training, such as copying the log
 _MAX_DEPTH = 16
 
 
 class EndingSignal:
-    """Forwards an ending signal; for a shell, to the program that the shell waits for.
+    """Forwards a termination signal; if the child is a shell, to the program it waits for.
 
     | the shell | receiver of the signal |
     | --- | --- |
-    | waits for a program | the program: the shell would die at once, and the trainer unsaved |
+    | waits for a program | the program: the shell would die at once, the trainer without saving |
     | has a trap for it | the shell, as without mwatch |
     | runs nothing | the shell |
     | waits for `trainer \\| tee` | the trainer: `tee` ends by itself afterwards |
 
-    A shell that continues after that (a loop that starts training again) gets the signal too. A
-    helper that the script runs beside the trainer cannot be told apart and gets it as well.
+    A shell that continues after that (a loop that starts training again) gets the signal too. So
+    does a helper that the script runs beside the trainer: the two cannot be distinguished.
     """
 
     def __init__(self, pid: int, proc: str = "/proc") -> None:
@@ -84,7 +84,7 @@ class EndingSignal:
 def receivers(
     pid: int, known: dict[int, Process], number: int, proc: str = "/proc", depth: int = _MAX_DEPTH
 ) -> list[Process]:
-    """Return the processes a signal to `pid` is meant for; itself unless it is a waiting shell."""
+    """Return the receivers of a signal to `pid`: itself, unless it is a waiting shell."""
     process = known.get(pid)
     if process is None or process.state in "ZX":
         return []
@@ -106,16 +106,17 @@ def _pipe(pid: int, fd: int, proc: str) -> str | None:
     return target if target.startswith("pipe:") else None
 
 
-_AFTER_RANKS_SECONDS = 10.0  # torchrun takes some to leave by itself
+_AFTER_RANKS_SECONDS = 10.0  # torchrun needs some time to exit by itself
 _KILL_AGAIN_SECONDS = 0.5
 
 
 class Stopping:
     """Stops the trainer: a signal, a grace period, then SIGKILL for all. Times are monotonic.
 
-    To save first, the ranks themselves get SIGTERM: Megatron with `--exit-signal-handler` saves at
-    its next step and leaves, while torchrun would kill them after 30 seconds. A rank without such
-    a handler dies at once; then torchrun gets SIGTERM too, or it would start new ranks.
+    SIGTERM goes to the ranks first, so that they can save: with `--exit-signal-handler` Megatron
+    saves at its next step and exits, while torchrun would kill the ranks after 30 seconds. A rank
+    without such a handler dies at once; torchrun then gets SIGTERM too, or it would start new
+    ranks.
     """
 
     def __init__(self, pid: int, tree: Tree) -> None:
@@ -128,7 +129,7 @@ class Stopping:
         self.has_killed = False
 
     def request(self, request: ControlRequest, now: float) -> None:
-        """Start stopping. The first request is the reason; a later one can only shorten it."""
+        """Start stopping. The first request is the reason; later ones can only shorten the wait."""
         self.note(request, now)
         if request.kind == FENCE:  # after SIGTERM it might save over the newer attempt
             self.kill_at = now
@@ -185,11 +186,14 @@ _FROM_KEYBOARD = (signal.SIGINT, signal.SIGQUIT)
 LEFTOVER_SECONDS = 5.0
 _FLUSH_SECONDS = 2.0
 _LOOK_SECONDS = 0.1
-_WORKING_SHARE = 0.2  # of a core: a training works more, a server that waits less
+_WORKING_SHARE = 0.2  # of a core: training uses more, an idle server less
 
 
 class Supervisor:
-    """Runs one child to its end. `grace`: seconds from an ending signal to SIGKILL; None: never."""
+    """Runs one child to its end.
+
+    `grace`: seconds from a termination signal to SIGKILL; None: never.
+    """
 
     def __init__(
         self,
@@ -241,7 +245,8 @@ class Supervisor:
         first = self.stopping.first
         is_late = self.stopping.has_killed or (first is not None and first.kind == FENCE)
         for rank in self._tree.ranks():
-            # Without their launcher they are not a gang; SIGTERM might start a save that is cut.
+            # Without their launcher the ranks no longer act as a group: SIGTERM might start a save
+            # that is cut off.
             send(rank, signal.SIGKILL)
         if not is_late:
             self._tree.signal(signal.SIGTERM)
@@ -254,9 +259,9 @@ class Supervisor:
             self._reaper.reap()
 
     def wait_for_leftovers(self, seconds: float) -> bool:
-        """Wait so long for the leftovers to end by themselves; return whether some still run.
+        """Wait for the leftovers to exit by themselves; return whether some still run.
 
-        No longer if an end is requested.
+        Stops waiting after `seconds`, or as soon as a stop is requested.
         """
         until = time.monotonic() + seconds
         while self._tree.processes():
@@ -267,7 +272,7 @@ class Supervisor:
         return False
 
     def leftovers_train(self, pace: Pace, seconds: float) -> bool:
-        """Whether a leftover prints another iteration within this time, or at least works."""
+        """Whether a leftover prints another iteration within this time, or at least uses CPU."""
         before, began = pace.look(), time.monotonic()
         used = self._cpu_seconds()
         while self.wait_for_leftovers(_LOOK_SECONDS) and self.stopping.first is None:
@@ -284,9 +289,10 @@ class Supervisor:
         return sum(now - before.get(key, now) for key, now in self._cpu_seconds().items())
 
     def gives_up_output(self) -> bool:
-        """Whether to drop the last output, which its reader does not take.
+        """Whether to drop the remaining output because its reader does not take it.
 
-        Without mwatch the trainer would wait indefinitely; so does the wrapper, until a stop.
+        Without mwatch the trainer would block indefinitely; the wrapper does too, until a stop is
+        requested.
         """
         self._drain(0.0)
         now = time.monotonic()
@@ -295,7 +301,7 @@ class Supervisor:
         return self._flush_until is not None and now >= self._flush_until
 
     def _drain(self, seconds: float) -> None:
-        """Record signals and requests after the child's end: they cancel a restart."""
+        """Record signals and requests that arrive after the child's exit: they cancel a restart."""
         for number in self._signals.wait(seconds):
             if number in ENDING:
                 self.stopping.note(ControlRequest(SIGNAL, name_of(number), None), time.monotonic())

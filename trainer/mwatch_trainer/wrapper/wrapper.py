@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One run of `mwatch-run`: one attempt, or several where it is asked to restart in place.
+"""One run of `mwatch-run`: one attempt, or several if restarts in place are requested.
 
 Only the child is required: the run continues without a volume, pump, socket or sampler.
 """
@@ -108,10 +108,10 @@ _SAMPLER_SECONDS = 10.0
 
 
 class Volume:
-    """Does nothing where no folder can be used.
+    """The wrapper's files on the shared volume; does nothing if no folder is usable.
 
-    Threads touch the folder, never the caller: on a file system that hangs, the caller could not
-    forward a signal or see the end of the command. A folder that is late is used when it answers.
+    Only threads access the folder, never the caller: if the file system hung, the caller could not
+    forward signals or notice that the command exited. A slow folder is used once it responds.
     """
 
     def __init__(self, options: Options) -> None:
@@ -148,12 +148,12 @@ class Volume:
         ).start()
 
     def wait_until_open(self) -> None:
-        """Wait for the folder, for as long as its file system takes."""
+        """Wait for the folder without a time limit."""
         self._is_open.wait()
 
     def start_sampler(self, reaper: Reaper) -> None:
-        """Start the sampler of node facts, if it is wanted and does not run; without it nobody
-        would see that a rank is stopped. One that keeps dying is not started all the time."""
+        """Start the node fact sampler if it is enabled and not running; it is what detects a
+        stopped rank. One that keeps dying is restarted at most every `_SAMPLER_SECONDS`."""
         if self.directory is None or not self._options.with_node_facts:
             return
         runs = self._sampler is not None and self._sampler.returncode in (None, 0)
@@ -194,7 +194,7 @@ class Volume:
     def _open(self, directory: str, control: Callable[[], ControlServer]) -> None:
         try:
             os.makedirs(directory, exist_ok=True)
-            with contextlib.suppress(OSError):  # of an earlier container of this pod
+            with contextlib.suppress(OSError):  # left by an earlier container of this pod
                 os.unlink(os.path.join(directory, contract.UNWATCHED))
             self._control = control()
         except OSError as error:
@@ -208,14 +208,15 @@ class Volume:
         report("no folder to write to (set --dir or MWATCH_DIR): the output is not recorded")
 
 
-_PREPARE_SECONDS = 20.0  # in observe, where nothing depends on it
+_PREPARE_SECONDS = 20.0  # in observe mode, where the start does not depend on the result
 _PUMP_SECONDS = 1.0
-_LEFTOVER_SECONDS = 1.0  # helpers of a command that ends need a moment
+_LEFTOVER_SECONDS = 1.0  # time for the command's own helpers to exit after it
 _READ_SECONDS = 10.0
 _LOOK_SECONDS = 0.1
 _STEPS = 4.0
 _STEP_SECONDS = 5.0
-"""At least so long, or for so many lines, a leftover is watched that may be the training itself."""
+"""A leftover that may be the training itself is watched for at least `_STEP_SECONDS`, or for the
+time of `_STEPS` iteration lines."""
 
 
 class EndedBeforeStart(Exception):
@@ -298,7 +299,7 @@ class Wrapper:
         output: Output,
         reader: ExitLogReader,
     ) -> Supervisor:
-        """Wait for the end of the child, its output, and the descendants that are ours to end."""
+        """Wait for the child and its output to end; end leftovers that must not keep running."""
         grace = self.options.grace_seconds
         pace = leftovers.Pace(lambda: reader.iteration)
 
@@ -344,8 +345,8 @@ class Wrapper:
         pace: leftovers.Pace,
         own: leftovers.OwnOutput,
     ) -> bool:
-        """Whether what a command left behind that ended by itself is ours to end: only before a
-        restart, and a training that goes on is not restarted."""
+        """Whether to end the leftovers of a command that exited by itself: only before a restart,
+        and not if training continues in them."""
         returncode = int(process.returncode)
         if returncode < 0:
             return True
@@ -389,7 +390,7 @@ class Wrapper:
         return returned, is_restarting
 
     def _left(self) -> list[dict[str, Any]]:
-        """Which processes of the command still run; says so where nobody else does."""
+        """Return the command's processes that still run; report them unless `mwatch run` does."""
         found = self._tree.processes()
         if not found:
             return []
@@ -401,7 +402,7 @@ class Wrapper:
         return shown
 
     def _prepared(self) -> AttemptPlan:
-        """Prepare in a thread: it may wait for other nodes, and a signal must end that."""
+        """Prepare in a thread: it may wait for other nodes, and a signal must end the wait."""
         plans: list[AttemptPlan] = []
 
         def prepare() -> None:

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What commands show on a terminal: lines of text made from reports and views."""
+"""Terminal output of the commands: render reports and views as lines of text."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One opened job of `mwatch top`, in sections: verdict, ranks, incidents, checkpoints, log."""
+"""The sections of an opened job in `mwatch top`: verdict, ranks, incidents, checkpoints, log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INDENT = "    "
 
 
 def ranks(detail: JobDetail) -> Iterator[Line]:
-    """The culprit first, then ranks that are behind, then the others."""
+    """The table of ranks: the culprit first, then ranks that are behind, then the others."""
     if not detail.ranks:
         yield [("no rank has reported: the probe writes one record a second in each rank", "dim")]
         return
@@ -127,4 +127,4 @@ SECTIONS: dict[str, Callable[[JobDetail], Iterator[Line]]] = {
     "Checkpoints": checkpoints,
     "Log": log,
 }
-"""By title, in the order of the keys 1 to 5."""
+"""The sections by title, in the order of the keys 1 to 5."""

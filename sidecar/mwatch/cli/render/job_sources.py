@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where `mwatch top` finds jobs: in a cluster, and among the runs of this machine.
+"""The sources of jobs for `mwatch top`: a cluster, and the runs on this machine.
 
-Each source lists its jobs and opens one of them. All calls have time limits.
+A source lists its jobs and loads the details of one of them. All calls have time limits.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class RankRow(NamedTuple):
     phase: str
     iteration: int | None
     silence: float | None
-    """Seconds since its probe wrote; None: the run has ended."""
+    """Seconds since the last write of its probe; None: the run has ended."""
     pod: str = ""
 
 
 class JobDetail(NamedTuple):
-    """One job, opened."""
+    """The details of one job."""
 
     title: str
     at: float
     report: RunReport
     verdict: Callable[[], list[Line]]
-    """Made for the width of the screen."""
+    """Renders the verdict for the width of the screen."""
     ranks: tuple[RankRow, ...] = ()
     log: tuple[LogEnd, ...] = ()
 
@@ -57,20 +57,20 @@ class JobDetail(NamedTuple):
 class JobSource(Protocol):
     title: str
     empty: str
-    """What to do where there is no job."""
+    """Advice to show if there is no job."""
 
     def read(self) -> Fleet:
-        """MwatchError: the list could not be read."""
+        """The list of jobs. Raises MwatchError if it cannot be read."""
 
     def open(self, line: FleetLine) -> JobDetail:
-        """MwatchError: the job could not be read."""
+        """The details of a job. Raises MwatchError if it cannot be read."""
 
     def close(self) -> None: ...
 
 
 class ClusterJobs:
     def __init__(self, access: Access, namespace: str | None) -> None:
-        """`namespace`: None for all."""
+        """`namespace`: None for all namespaces."""
         self._access = access
         self._namespace = namespace
         self.empty = NO_JOB
@@ -97,7 +97,7 @@ class ClusterJobs:
         )
 
     def _log(self, job: JobReport) -> tuple[LogEnd, ...]:
-        """The last lines of the culprit's pod and of a pod that prints iterations."""
+        """The last lines of log from the culprit's pod and from a pod that prints iterations."""
         streams = job.history.engine.job.streams.values()
         printing = [each.name for each in streams if each.prints_iterations]
         blamed = job.report.verdict.culprit

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs and runs, one line each: the table of `mwatch status` and the list of `mwatch top`.
 
-A narrow screen loses the summary first, then columns, then parts of names; the culprit is cut last.
+On a narrow screen the summary is dropped first, then columns, then parts of names; the culprit is
+cut last.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def render_fleet(fleet: Fleet, *, with_namespace: bool) -> list[Line]:
 
 
 def render_jobs(jobs: Sequence[FleetLine], now: float, *, with_namespace: bool) -> list[Line]:
-    """The head of the table, then one line for each job, as wide as the screen."""
+    """The header of the table, then one line for each job, as wide as the screen."""
     rows = [_HEAD, *(_row(each, now) for each in jobs)]
     widths = [max(_cells(cell) for cell in column) for column in zip(*rows, strict=True)]
     shown = [each for each in range(len(_HEAD)) if with_namespace or each != 0]
@@ -67,7 +68,7 @@ def render_jobs(jobs: Sequence[FleetLine], now: float, *, with_namespace: bool) 
 
 
 def _summary(text: str, room: int | None) -> str:
-    """`room`: its columns; None: any number."""
+    """`room`: available columns; None: unlimited."""
     text = plain(scrub_text(text))
     if not text or (room is not None and room < _MIN_SUMMARY):
         return ""
@@ -79,7 +80,7 @@ def _summary(text: str, room: int | None) -> str:
 
 
 def _fitted(shown: list[int], widths: list[int], columns: int) -> list[int]:
-    """Drop columns and narrow names until the table fits; `widths` change in place."""
+    """Drop columns and narrow names until the table fits; changes `widths` in place."""
 
     def excess() -> int:
         return sum(widths[each] + _GAP for each in shown) - _GAP - columns
@@ -114,7 +115,7 @@ def _row(line: FleetLine, now: float) -> tuple[str, ...]:
 
 
 def brief_culprit(line: FleetLine) -> str:
-    """`rank 3, node a-17`: what is needed to act; the rest is shown when the job is opened."""
+    """The parts needed to act, such as `rank 3, node a-17`; opening the job shows the rest."""
     culprit = line.culprit
     if culprit is None:
         return "-"
@@ -129,7 +130,7 @@ def _joined(row: Sequence[str], widths: Sequence[int], shown: Sequence[int]) -> 
 
 
 def _cut(text: str, columns: int) -> str:
-    """Exactly so many columns; what is too long loses its middle: names often differ at the end."""
+    """Pad or cut to exactly `columns`; cuts the middle, because names often differ at the end."""
     from rich.cells import set_cell_size
 
     if _cells(text) <= columns:
@@ -165,13 +166,13 @@ ORDERS: dict[str, Callable[[FleetLine], Any]] = {
     "progress": lambda each: -(each.iteration or 0) / (each.total_iterations or float("inf")),
     "verdict": lambda each: each.cause,
 }
-"""Ways to sort the jobs; equal ones are sorted by name."""
+"""Sort keys of the jobs, by title; equal jobs are sorted by name."""
 
 
 def arranged(
     jobs: Sequence[FleetLine], order: str, *, is_reversed: bool = False, wanted: str = ""
 ) -> list[FleetLine]:
-    """The jobs in which every word of `wanted` occurs, in that order."""
+    """The jobs that contain every word of `wanted`, sorted by the key named `order`."""
     words = wanted.lower().split()
     chosen = [each for each in jobs if all(word in _searched(each) for word in words)]
     chosen.sort(key=lambda each: (ORDERS[order](each), each.namespace, each.name))

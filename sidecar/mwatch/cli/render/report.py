@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reports on a terminal: `diagnose` on one screen, `replay` at length, a live job, a manifest.
+"""Reports on a terminal: `diagnose` on one screen, `replay` in full, a live job, a manifest.
 
-A screen shows what happened, the culprit, since when, the evidence, what was done, and what to do
-next.
+One screen shows what happened, the culprit, since when, the evidence, the actions taken, and the
+next step.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 SCREEN = 24
-"""Lines of the smallest terminal, including one for the next prompt."""
+"""Lines of the smallest supported terminal, including one for the next prompt."""
 _LABEL = 11
 _ROOM = ((4, 3), (3, 1), (2, 0))
-"""Lines of evidence and of other findings to try: the first pair that fits is shown."""
+"""Numbers of lines of evidence and of other findings: the first pair that fits is used."""
 _NOTES = 3
 STYLES = {0: "bold green", 1: "bold red", 3: "bold yellow"}
-"""By exit code."""
+"""Style of the headline by exit code."""
 
 
 def render_diagnosis(report: RunReport) -> list[Line]:
@@ -58,7 +58,7 @@ def render_runs(folder: str, runs: Sequence[tuple[Sequence[str], RunReport]]) ->
 
 
 def headline(report: RunReport, now: float | None = None) -> Line:
-    """`now`: the run is live, so show how long ago the fault began."""
+    """`now`: given for a live run, to show how long ago the fault began."""
     verdict = report.verdict
     since = "" if verdict.since_iteration is None else f" since iteration {verdict.since_iteration}"
     if verdict.since_time is not None:
@@ -108,7 +108,7 @@ def _run(report: RunReport) -> str:
         parts = [f"{files}, {report.lines} lines"]
     if report.ended_at is not None:
         begin, end = clock(report, report.started_at), clock(report, report.ended_at)
-        if begin != end or not report.clock.is_relative:  # else the log prints no times
+        if begin != end or not report.clock.is_relative:  # otherwise the log has no timestamps
             parts.append(f"{begin} to {end}")
     if len(report.attempts) > 1:
         parts.append(f"{len(report.attempts)} attempts")
@@ -129,7 +129,7 @@ def _evidence(
 
 
 def _stacks(finding: Finding | None, most: int) -> Iterator[Line]:
-    """Where the ranks stand; if there is little room, the largest group and the smallest."""
+    """Where in the code the ranks are; with little room, only the largest and smallest group."""
     groups = finding.stacks if finding is not None else ()
     shown = groups if len(groups) <= most else (*groups[: most - 1], groups[-1])
     for index, each in enumerate(shown[-most:]):
@@ -159,7 +159,7 @@ def _acted(report: RunReport) -> str:
 
 
 def _own_action(report: RunReport) -> str:
-    """What mwatch would do of its own accord where it advises something else."""
+    """The action that mwatch would take by itself, if it differs from the advice."""
     own = report.attempts[-1].decision if report.attempts else None
     if own is None or own.is_advice or own.action.value == "none":
         return "mwatch itself would not act"
@@ -321,7 +321,7 @@ def _goodput(report: RunReport) -> Iterator[Line]:
 
 
 _JOB_ROOM = ((4, 3, 3), (3, 2, 2), (2, 1, 1), (1, 0, 1))
-"""Lines of evidence, other findings and checks to try: the first that fits is shown."""
+"""Numbers of lines of evidence, other findings and checks: the first that fit are used."""
 _LEVELS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
@@ -385,7 +385,7 @@ def _state(job: JobReport) -> str:
 
 
 def _lead(job: JobReport) -> Finding | None:
-    """The finding behind the verdict, or one of the same cause that has evidence."""
+    """The finding of the verdict, or one of the same cause that has evidence."""
     found = job.report.finding
     if found is not None and found.evidence:
         return found
@@ -445,7 +445,7 @@ def render_manifest(checked: ManifestReport) -> list[Line]:
 
 
 def _problem(found: Problem, file: str) -> list[Line]:
-    """Never cut the fix, which comes last; a long path may be cut."""
+    """The lines of one problem. The fix, which comes last, is never cut; a long path may be."""
     place = file if found.line is None else f"{file}:{found.line}"
     columns, indent = width() - _MANIFEST_LABEL - 1, " " * _MANIFEST_LABEL
     first, *rest = wrapped(f"{found.what}  [{found.check}]", columns, _MANIFEST_LINES)

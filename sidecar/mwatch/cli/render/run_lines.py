@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A watched run as lines: of `mwatch run` on standard error, of a sidecar or controller on stdout.
+"""Events of a watched run as lines: `mwatch run` on stderr, a sidecar or controller on stdout.
 
-With `as_json` each line is one object. Each is flushed at once, so that it keeps its place among
-the trainer's own output, which passes by untouched. Lines of a sidecar carry their time, for
-`kubectl logs`, and are limited: a source that comes and goes must not fill a node's disk. After a
-burst only a few lines a minute are printed; the next line says how many were left out.
+With `as_json` each line is one object. Each line is flushed at once to keep its place among the
+trainer's own output, which is passed through unchanged. Lines of a sidecar have a timestamp, for
+`kubectl logs`, and are rate-limited: a flapping source must not fill a node's disk. After a burst
+only a few lines per minute are printed; the next line has the number of lines left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_TEXT = 4000
 
 
 def end_rows(ended: RunEnd, folder: RunFolder) -> Iterator[tuple[str, str]]:
-    """What is said at the end of a local run: a name and a text for each line."""
+    """The summary at the end of a local run: a name and a text for each line."""
     yield "verdict", f"{ended.summary} (exit code {ended.exit_code})"
     yield "report", f"mwatch report {shlex.quote(os.path.relpath(folder.path))}"
     try:
@@ -102,7 +102,7 @@ class RunLines:
         self._print(text, event="note", summary=text)
 
     def printed(self, data: bytes) -> None:
-        """Print nothing: the output has passed by already."""
+        """Print nothing: the trainer's output was already passed through."""
 
     def ended(self, ended: RunEnd) -> None:
         self._print(
@@ -128,7 +128,7 @@ def _name(cause: Cause) -> str:
 
 
 def _without_number(reason: str, checkpoint: int | None) -> str:
-    """Drop a prefix that repeats the number of the checkpoint."""
+    """Remove a prefix that repeats the number of the checkpoint."""
     return reason.removeprefix(f"checkpoint {checkpoint}: ")
 
 

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A watched run on a terminal: the trainer's output scrolls above a fixed status area.
 
-A thread draws, and nothing waits for it: a terminal that is slow, or stopped with Ctrl-S, holds up
-neither the trainer nor the watcher. What it cannot show in time is left out, with a note; it is in
-the log. Escape sequences of the trainer are removed, other control characters are escaped.
+A thread draws, and nothing waits for it: a terminal that is slow, or stopped with Ctrl-S, blocks
+neither the trainer nor the watcher. Lines that cannot be shown in time are replaced by a note; they
+are in the log. Escape sequences of the trainer are removed, other control characters are escaped.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 
 _EVENTS = 6
 _ROWS_OF_OTHERS = 14
-"""Of a terminal: for the rest of the status area, and some of the trainer's lines."""
+"""Rows reserved for the rest of the status area and some lines of the trainer."""
 _MAX_LINES = 400
-"""Lines of the trainer's output printed at one time."""
+"""Maximum lines of the trainer's output printed in one frame."""
 _MAX_COLUMNS = 2000
 _MAX_REST = 1 << 16
-"""Bytes kept of a line that does not end."""
+"""Maximum bytes kept of an unfinished line."""
 _FRAME_SECONDS = 1.0
 _END_SECONDS = 5.0
-"""For the last lines, on a terminal that is slow."""
+"""Time limit to print the last lines on a slow terminal."""
 _MOST_FAILURES = 8
 
 
@@ -129,7 +129,7 @@ class RunScreen:
         self._changed.notify()
 
     def _draw(self) -> None:
-        """The thread: draw what is new until the run has ended or the terminal is gone."""
+        """Body of the thread: draw changes until the run has ended or the terminal is gone."""
         failures, is_over = 0, False
         live = Live(
             self, console=self._console, auto_refresh=False, transient=True, redirect_stdout=False,
@@ -159,13 +159,13 @@ class RunScreen:
             self._left_out = 0
         if left_out:
             texts.insert(0, f"... {left_out} lines not shown; they are in the log ...")
-        if texts:  # printing redraws the area
+        if texts:  # printing also redraws the status area
             self._console.print(Text("\n".join(texts)), soft_wrap=True)
         else:
             live.refresh()
 
     def __rich__(self) -> RenderableType:
-        """The status area as it is now."""
+        """The current status area."""
         with self._changed:
             return self._area()
 
@@ -196,7 +196,8 @@ class RunScreen:
 
 
 class _Unbuffered(io.TextIOBase):
-    """A terminal without Python's buffers: the exit waits for a thread that is blocked in one."""
+    """A terminal without Python's buffering: at exit, Python would wait for a thread that is
+    blocked in a buffered write."""
 
     def __init__(self, stream: TextIO) -> None:
         self._fd = stream.fileno()
@@ -228,6 +229,6 @@ class _Unbuffered(io.TextIOBase):
 
 
 def _shown(line: bytes) -> str:
-    """Keep the last state of a progress bar."""
+    """The unfinished line as text; of a progress bar, only its last state."""
     last = line.rstrip(b"\r").rpartition(b"\r")[2][: 4 * _MAX_COLUMNS]
     return plain(ANSI.sub(b"", last).decode("utf-8", "replace"))[:_MAX_COLUMNS]

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The status area of a watched run: progress, speed, a curve of the loss, GPUs, what is wrong.
+"""The status area of a watched run: progress, speed, loss curve, GPUs, findings.
 
-The loop of the run makes a `Status`, which never changes afterwards; a thread draws it as wide as
-the terminal is by then. In a narrow terminal the border goes first, then the ends of the lines.
+The loop of the run creates an immutable `Status`; a thread draws it for the width that the terminal
+has at that time. In a narrow terminal the border is dropped first, then the ends of lines.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from mwatch.model.snapshot.snapshot import Snapshot
 
 NARROW = 60
-"""Columns below which the area has no border."""
+"""Number of columns below which the area has no border."""
 SEVERITY_STYLES = {"info": "cyan", "warning": "yellow", "critical": "bold red"}
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _CURVE_STEPS = 512
 _CURVE_COLUMNS = 32
 _RECENT = 32
-"""Steps from which the time of a step is taken."""
+"""Number of newest steps from which the usual time of a step is taken."""
 _MAX_FINDINGS = 3
 _IDLE_SHARE = 0.2
-"""A GPU that is used so much less than the average is named."""
+"""A GPU whose utilization is this much below the average is named."""
 _GIB = 1 << 30
 
 
@@ -89,7 +89,7 @@ def status_of(job: Job, assessment: Assessment, snapshot: Snapshot) -> Status:
 
 
 def _seconds_left(job: Job, assessment: Assessment) -> float | None:
-    """By the usual time of the newest steps; None: unknown, or training does not go on."""
+    """Estimate from the median time of the newest steps; None: unknown, or training is broken."""
     done, total = job.attempt.iteration, job.layout.total_iterations
     recent = islice(reversed(job.attempt.steps), _RECENT)
     known = [each.seconds for each in recent if each.seconds is not None]
@@ -118,7 +118,7 @@ def _numbers(snapshot: Snapshot) -> Iterator[str]:
 
 
 def _gpus(found: Sequence[Gpu]) -> Iterator[str]:
-    """Those of the job, if it is known which; else all of the machine."""
+    """State of the GPUs of the job, if known; otherwise of all GPUs of the machine."""
     mine = [each for each in found if each.rank is not None] or list(found)
     up = [each for each in mine if each.is_up]
     if not mine:
@@ -154,7 +154,7 @@ def _saves(snapshot: Snapshot) -> Iterator[str]:
 
 
 def sparkline(values: Sequence[float], columns: int) -> str:
-    """The values from left to right in at most so many columns; empty: too few."""
+    """The values as bars in at most `columns` columns; empty if there are too few values."""
     count = min(columns, len(values))
     if count < 2:
         return ""
@@ -177,7 +177,7 @@ def area(
     width: int,
     is_ascii: bool,
 ) -> RenderableType:
-    """`line`: what the trainer has begun to print, such as a progress bar."""
+    """`line`: the unfinished line of the trainer's output, such as a progress bar."""
     table = Table.grid(padding=(0, 1), expand=True)
     is_narrow = width < NARROW
     if not is_narrow:

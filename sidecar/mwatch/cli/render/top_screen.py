@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The screen of `mwatch top`: a list of jobs to sort, filter and open, built on Textual.
 
-Sources are read by threads of their own, so a cluster that does not answer never holds up a key:
-the last list stays, with its age, and the header shows the error. All text reaches the screen as
-rich Text with control characters escaped; nothing is read as Textual markup.
+Each source is read by its own thread, so an unresponsive cluster never blocks the keyboard: the
+last list stays, with its age, and the header shows the error. All text is shown as rich Text with
+control characters escaped; nothing is interpreted as Textual markup.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from mwatch.diagnose.fleet_status import FleetLine
 
 _LATE_SECONDS = 10.0
-"""A source that has not answered for so long after it was asked is reported in the header."""
+"""A source that has not answered a request for this time is reported in the header."""
 _MIN_DETAIL_SECONDS = 5.0
-"""Opening a job of a cluster asks all of its pods."""
+"""Minimum refresh interval of an opened job, because each refresh queries all of its pods."""
 _PROBLEMS = 3
 _LOG_TAB = f"tab-{list(SECTIONS).index('Log') + 1}"
 _MARGIN = 4
-"""Columns beside the text: a blank on each side and the scroll bar."""
+"""Columns not available for text: a blank on each side and the scroll bar."""
 
 
 class Poller:
-    """Calls a function again and again in a daemon thread, which never delays an exit."""
+    """Calls a function periodically in a daemon thread, which never delays an exit."""
 
     def __init__(self, ask: Callable[[], Any], seconds: float) -> None:
         self._ask = ask
@@ -66,7 +66,7 @@ class Poller:
         thread.start()
 
     def again(self) -> None:
-        """Ask now."""
+        """Make the next call now."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -78,7 +78,7 @@ class Poller:
         return None if self.answered_at is None else time.monotonic() - self.answered_at
 
     def waited(self) -> float:
-        """Seconds since it was asked, if it has not answered since."""
+        """Seconds since the last call began; 0 if it has returned."""
         is_answered = self.answered_at is not None and self.answered_at >= self.asked_at
         return 0.0 if is_answered or self.problem else time.monotonic() - self.asked_at
 
@@ -90,7 +90,7 @@ class Poller:
                 self.answered_at = time.monotonic()
             except MwatchError as error:
                 self.problem = str(error)
-            except Exception as error:  # an answer of an unexpected shape must not end the screen
+            except Exception as error:  # a malformed response must not end the screen
                 self.problem = f"{type(error).__name__}: {error}"[:300]
             if self._is_over:
                 return
@@ -103,7 +103,7 @@ class Poller:
 
 
 class Answered(Message):
-    """A poller has something new."""
+    """A poller has a new answer or error."""
 
 
 def text_of(lines: Sequence[Line]) -> Text:
@@ -171,7 +171,7 @@ class JobScreen(Screen[None]):
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
         body = event.pane.query_one(VerticalScroll)
         body.focus()
-        if event.pane.id == _LOG_TAB:  # its newest lines are the last
+        if event.pane.id == _LOG_TAB:  # the newest lines are at the end
             body.call_after_refresh(body.scroll_end, animate=False)
 
     def action_refresh(self) -> None:
@@ -179,7 +179,7 @@ class JobScreen(Screen[None]):
 
 
 def state_of(title: str, poller: Poller, columns: int) -> list[Line]:
-    """How old the answer is, and why there is no newer one."""
+    """The age of the answer, and why there is no newer one."""
     age = "" if poller.age is None else f"as of {duration(poller.age)} ago"
     late = poller.waited()
     problem = poller.problem
@@ -210,7 +210,7 @@ class ListScreen(Screen[None]):
         self._is_reversed = False
         self._wanted = ""
         self._jobs: dict[str, tuple[JobSource, FleetLine]] = {}
-        """By the id that a job keeps while the list changes."""
+        """Jobs by an id that stays the same while the list changes."""
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")

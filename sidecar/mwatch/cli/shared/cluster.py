@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the commands that read a cluster share: whether a name is a job, and errors as exit codes.
+"""Shared by the commands that read a cluster: tell job names from paths, map errors to exit codes.
 
 Exit codes: 2 no such job, or bad usage; 3 the cluster is unreachable: no configuration, no
 permission, expired credentials, or no answer.
@@ -25,7 +25,7 @@ _KINDS = ("pytorchjob", "jobset", "trainjob", "job", "statefulset")
 def exit_if_unreachable(name: str = "") -> Iterator[None]:
     """Turn a KubeError into one line and exit code 3.
 
-    `name`: an argument taken for a job only because no such file exists here.
+    `name`: an argument that was taken for a job because no such file exists here.
     """
     try:
         yield
@@ -36,14 +36,15 @@ def exit_if_unreachable(name: str = "") -> Iterator[None]:
 
 
 def is_job(name: str, *options: str | None) -> bool:
-    """A path that exists here, or `-`, is a recording, unless an option names a cluster."""
+    """Whether a name is a job. An existing path, or `-`, is a recording, unless an option selects a
+    cluster."""
     if any(each is not None for each in options):
         return True
     return name != "-" and not os.path.lexists(name) and not _is_path(name)
 
 
 def _is_path(name: str) -> bool:
-    """`pytorchjob/gpt` is a kind and the name of a job; `logs/a.log` is a path."""
+    """Whether a name looks like a path, such as `logs/a.log`, and not like `pytorchjob/gpt`."""
     head, slash, _ = name.rpartition("/")
     if slash and head.lower().partition(".")[0].removesuffix("s") in _KINDS:
         return False

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Times, durations, shares, culprits and actions as text."""
+"""Format times, durations, shares, culprits and actions as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def clock(report: RunReport, at: float | None, *, with_date: bool = True) -> str:
-    """`2026-11-15 04:12:40`, or `+72 s` if the log prints no times."""
+    """`2026-11-15 04:12:40`, or `+72 s` if the log has no timestamps."""
     if at is None:
         return "?"
     if report.clock.is_relative:

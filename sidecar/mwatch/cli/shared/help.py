@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layout of `--help`, with commands and options in groups, and the rule for `-- CMD`.
 
-Typer has groups only with rich, which takes longer to import than all the rest of `--help`, and
-shows Python types beside the arguments. Paragraphs of a docstring that begin with `Example:` become
-the examples; `rich_help_panel` names the group, as in Typer itself.
+Typer supports groups only with rich, which takes longer to import than the rest of `--help`, and
+shows Python types next to the arguments. Paragraphs of a docstring that start with `Example:`
+become the examples; `rich_help_panel` names the group, as in Typer itself.
 
-Options of a command that mwatch runs are not options of mwatch. Without `--` before such a command
-they could be taken for them, so that is refused.
+Options of a training command could be mistaken for options of mwatch. A command with options must
+therefore come after `--`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typer.core import TyperCommand, TyperGroup
 _EXAMPLE = "Example:"
 _RANGE = re.compile(r"(?P<low>[0-9.e-]+)<=x<=(?P<high>[0-9.e+]+)")
 _SURE = 100_000
-"""A limit above this only guards against nonsense and is not shown."""
+"""Limits above this are only sanity checks and not shown."""
 
 
 RENAMED = {
@@ -34,12 +34,12 @@ RENAMED = {
     "replay": {"--report": "--out"},
     "sidecar": {"--json-logs": "--json", "--run": "--name", "--save": "--checkpoints"},
 }
-"""Old flags by command, accepted until 0.3: a flag has one name in all commands."""
+"""Old flags by command, accepted until 0.3; a flag now has the same name in all commands."""
 
 
 class _PlainValues:
-    """Converts words to texts, paths and flags as Typer does, but without pydantic: importing that
-    takes longer than all the rest of reading the options."""
+    """Converts arguments to strings, paths and booleans as Typer does, but without pydantic, whose
+    import takes longer than the rest of option parsing."""
 
     def __init__(self, kind: Callable[[Any], Any], *, is_list: bool = False) -> None:
         self._kind = kind
@@ -52,7 +52,7 @@ class _PlainValues:
 
 
 _PLAIN = {
-    bool: _PlainValues(bool),  # no variable sets a flag, so its value is none or a bool
+    bool: _PlainValues(bool),  # no environment variable sets a flag, so this is None or a bool
     str: _PlainValues(str),
     Path: _PlainValues(Path),
     list[str]: _PlainValues(str, is_list=True),
@@ -61,7 +61,7 @@ _PLAIN = {
 
 
 def _read_plainly(parameters: list[Any]) -> list[Any]:
-    """Let Typer convert values of other types only; earlier releases do without pydantic."""
+    """Let Typer convert only values of other types; its earlier releases do not use pydantic."""
     for each in parameters:
         kind = getattr(getattr(each, "type_descriptor", None), "annotation", None)
         if kind in _PLAIN:
@@ -78,7 +78,7 @@ class HelpCommand(TyperCommand):
         given = list(args)
         takes_command = any(str(each.metavar or "").startswith("--") for each in self.params)
         if takes_command:
-            ctx.allow_interspersed_args = False  # options end where the command begins
+            ctx.allow_interspersed_args = False  # options of mwatch end where the command begins
         rest = super().parse_args(ctx, args)
         if takes_command:
             _check_separator(ctx, given)
@@ -125,7 +125,7 @@ class HelpGroup(TyperGroup):
 
 
 def _check_separator(ctx: Any, given: list[str]) -> None:
-    """Refuse options of a command without `--` before it; a command without any is clear."""
+    """Require `--` before a command that has options; without options there is no ambiguity."""
     command = ctx.params.get("command") or []
     own = given[: len(given) - len(command)]
     if own[-1:] == ["--"] or not any(word.startswith("-") for word in command):
@@ -143,7 +143,7 @@ def _renamed(word: str, names: dict[str, str]) -> str:
 
 
 def usage_error(error: Any) -> str:
-    """One line, as all errors are; the help itself where no command was given."""
+    """The error as one line, like all errors; the help if no command was given."""
     text = str(error.format_message())
     if text.startswith("Usage:"):
         return text
@@ -154,7 +154,7 @@ def usage_error(error: Any) -> str:
 
 
 def _usage(argument: Any) -> str:
-    """`JOB`, or `[JOB]` if optional; without the dots of `CMD...`, which look like a cut."""
+    """`JOB`, or `[JOB]` if optional; without the dots of `CMD...`, which look like truncation."""
     name = str(argument.metavar or argument.name.upper())
     is_optional = not argument.required and not name.startswith(("[", "--"))
     return f"[{name}]" if is_optional else name.removesuffix("...")

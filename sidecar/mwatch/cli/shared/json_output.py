@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The envelope of every `--json`: `version` of the format, `kind` of content, `time` of writing.
+"""The envelope of every `--json`: format `version`, `kind` of content, `time` of writing.
 
-The content lies beside these three. A number of seconds since 1970 under a key such as `since` has
-its RFC 3339 text under `since_time`. `docs/json.schema.json` describes every kind.
+The content has its keys next to these three. A number of seconds since 1970 under a key such as
+`since` is repeated as RFC 3339 text under `since_time`. `docs/json.schema.json` describes every
+kind.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from mwatch.cli.shared.terminal import write
 
 VERSION = 1
 _SECONDS = frozenset({"at", "newest_mtime", "observed_at", "since", "until", "written_at"})
-"""Keys whose numbers are seconds since 1970."""
+"""Keys whose values are seconds since 1970."""
 
 
 def write_json(kind: str, body: Mapping[str, Any], *, indent: int | None = 2) -> None:
-    from mwatch import json_codec  # `--help` needs none
+    from mwatch import json_codec  # not needed for --help
 
-    clean = json_codec.scrubbed(body)  # each text alone: it stays JSON
+    clean = json_codec.scrubbed(body)  # string by string, to stay valid JSON
     whole = {**envelope(kind), **with_times(clean), "kind": kind}
     write(json.dumps(whole, indent=indent, ensure_ascii=False, allow_nan=False))
 
@@ -40,13 +41,13 @@ def rfc3339(at: float) -> str:
 
 
 def with_times(value: Any) -> Any:
-    """Plain values, with a text beside each time; JSON has no NaN and no infinity."""
+    """Plain values, with a text for each time; NaN and infinity, which JSON lacks, become None."""
     if isinstance(value, Mapping):
         found: dict[str, Any] = {}
         for key, inner in value.items():
             found[key] = with_times(inner)
             if key in _SECONDS and isinstance(inner, float):
-                with suppress(ValueError, OverflowError, OSError):  # outside the calendar
+                with suppress(ValueError, OverflowError, OSError):  # outside the range of dates
                     found[f"{key}_time"] = rfc3339(inner)
         return found
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Short ways to declare the options of a command, and the options that several commands share."""
+"""Helpers to declare the options of a command, and options that several commands share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
-    """An option with a value. The name of the parameter gives its flag, unless `names` do."""
+    """An option with a value. Its flag is the name of the parameter, unless `names` are given."""
     return typer.Option(*names, metavar=metavar, help=text, **more)
 
 
@@ -60,7 +60,7 @@ Until = Annotated[
 
 
 def notify_urls(given: Sequence[str] | None) -> tuple[str, ...]:
-    """Those of the flag, else of the environment, without which the trainer is started: it must
-    not inherit the secrets."""
+    """The URLs of the flag, else of the environment variable. The variable is removed before the
+    trainer starts, which must not inherit the secrets."""
     variable = os.environ.pop("MWATCH_NOTIFY", "")
     return tuple(given or variable.split())

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Text for standard output: without secrets, in any encoding, styled on a terminal.
+"""Write text to standard output: without secrets, in any encoding, styled on a terminal.
 
-A log that was recorded without mwatch may hold secrets and control characters; both are taken out.
-A styled line never wraps. On a terminal what is too long is cut, so that a table stays a table; in
-a pipe nothing is.
+A log that was recorded without mwatch may contain secrets and control characters; secrets are
+removed, control characters escaped. A styled line never wraps: on a terminal long lines are cut to
+keep tables aligned; in a pipe nothing is cut.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def write(text: str) -> None:
 
 
 def ignore_closed_pipe() -> None:
-    """After `| head`: the interpreter would complain when it flushes again at exit."""
+    """After `| head`: without this, the interpreter prints an error when it flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -56,7 +56,7 @@ def show(lines: Iterable[Line]) -> None:
 
 
 def _painted(lines: Iterable[Line]) -> str:
-    """Only a terminal needs rich, which takes a while to load."""
+    """Styled text for a terminal. Only this needs rich, which is slow to load."""
     from rich.console import Console
 
     out = io.StringIO()
@@ -83,7 +83,7 @@ def _text(segment: Segment) -> str:
 
 @contextmanager
 def within(columns: int) -> Iterator[None]:
-    """Make lines for a part of a screen, which is not standard output."""
+    """Render lines for a part of a screen instead of standard output."""
     token = _columns.set(columns)
     try:
         yield
@@ -92,12 +92,12 @@ def within(columns: int) -> Iterator[None]:
 
 
 def is_bounded() -> bool:
-    """Whether what is too long must be cut: on a screen, not in a pipe."""
+    """Whether long text must be cut: on a screen, but not in a pipe."""
     return _columns.get() is not None or sys.stdout.isatty()
 
 
 def width() -> int:
-    """Columns of the screen; wide if piped, because a reader can scroll."""
+    """Columns of the screen; wide in a pipe, because the reader can scroll."""
     if not is_bounded():
         return PIPED_WIDTH
     if (columns := _columns.get()) is not None:
@@ -108,7 +108,7 @@ def width() -> int:
 
 
 def cut_middle(text: str, columns: int) -> str:
-    """Cut a line that is too long for a terminal in its middle: both ends of it say something."""
+    """Cut a line that is too long for a terminal in the middle, because both ends matter."""
     left = max(columns, 20) - 3
     if not is_bounded() or len(text) <= left + 3:
         return text
@@ -130,7 +130,7 @@ def table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def wrapped(text: str, columns: int, most: int) -> list[str]:
-    """Wrap into at most `most` lines and cut the rest; scrub first, as half a secret is missed."""
+    """Wrap into at most `most` lines and cut the rest; scrubs first, as half a secret is missed."""
     from textwrap import wrap
 
     lines = wrap(" ".join(plain(scrub_text(text)).split()), max(columns, 20)) or [""]

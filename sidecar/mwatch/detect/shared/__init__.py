@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What several detectors use: progress, stalls, culprits, root causes, evidence."""
+"""Code that several detectors share: progress, stalls, culprits, root causes, evidence."""

@@ -21,11 +21,11 @@ from mwatch.model.phase import JobPhase
 _ASKED_EXITS = ASKED_EXITS | {"signal"}
 _ASKED_REASONS = frozenset({"preempted", "deleted", "suspended", "drained"})
 _RERUN_EXITS = frozenset({16, 216})
-"""Megatron asks to be resumed once; the wrapper passes 16 on as 216."""
+"""Exit codes by which Megatron asks to be resumed once; the wrapper passes 16 on as 216."""
 
 
 _PROCESS = re.compile(r"\bPID (\d{1,9})|\[[\w.-]{1,80}:(\d{1,9}) ")
-"""In what a native crash prints."""
+"""Process id in the output of a native crash."""
 
 
 class EndedAttempt(NamedTuple):
@@ -38,7 +38,7 @@ class Death(NamedTuple):
     fault: str | None
     evidence: Evidence
     place: str | None = None
-    """Where an exception was raised whose reason lies in the program; None: anything else."""
+    """Where an exception was raised whose reason lies in the program; None for any other end."""
 
 
 def is_over(attempt: Attempt) -> bool:
@@ -66,7 +66,8 @@ def has_failed(attempt: Attempt) -> bool:
 def failures(job: Job) -> list[EndedAttempt]:
     """Return the failed attempts, oldest first, with the current one if it is over.
 
-    The first that could not load a checkpoint is not counted: the next one loads another.
+    The first attempt that could not load a given checkpoint is not counted: the next one loads
+    another.
     """
     rollbacks = list(job.timeline.rollbacks)
     best: int | None = None
@@ -121,7 +122,7 @@ def _class(error: Error) -> str | None:
 
 
 def crashed_alike(job: Job, finding: Finding) -> bool:
-    """The same native crash ended several processes: it is in what they have in common."""
+    """Whether the same native crash ended several processes: the reason is common to all."""
     if finding.cause is not Cause.CRASH or finding.fault is None:
         return False
     faults = (seen.fault for seen in job.attempt.faults)

@@ -1,7 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the printed faults may be a root cause: not those that a program goes on after, and not
-those that others beside them explain."""
+"""Select the printed faults that may be a root cause.
+
+Faults that a program survives, and faults that other faults beside them explain, are left out.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from mwatch.model.event import Error, Fault
 from mwatch.model.fault import Blame, Role
 from mwatch.model.job import FaultSeen
 
-_SHOWN = 400  # characters of a line in which its level is looked for
+_SHOWN = 400  # characters at the start of a line that are searched for its level
 _ENDS = re.compile(
     r"\b(?:stop(?:ping|s)?|end(?:ing|s)?|abort(?:ing|s)?|terminat(?:e|ing|es)|exit(?:ing|s)?)"
     r" (?:the )?(?:training|run|job|process)\b",
@@ -23,18 +25,18 @@ _WARNS = re.compile(
     r"|\bwill retry\b|\bfalling back\b|\bskipp(?:ed|ing)\b",
     re.I,
 )
-"""Words of a line about something that the program goes on after."""
+"""Words of a line about something that the program survives."""
 _UNCAUGHT = re.compile(r"^[^\n]{0,200}?\[rank\d{1,7}\]: ")
-"""What torch prints before an exception that nobody caught, behind the level of a relay."""
+"""Prefix that torch prints before an uncaught exception; a relay may put its level before it."""
 _OF_NCCL = re.compile(r"\.(?:cc|cu|h):\d{1,5} WARN ")
-"""NCCL up to 2.3 prints its errors so; later ones have its name before the level."""
+"""Prefix of errors in NCCL up to 2.3; later releases print their name before the level."""
 _UNDEFINED = {
     "absurd-allocation": re.compile(""),
     "ranks-hold-other-models": re.compile(r"inconsistent 0 params"),
 }
-"""Numbers that a failed collective left undefined."""
+"""Faults whose text may show numbers that a failed collective left undefined."""
 _BY_OTHERS = ("k8s-", "ray-", "slurm-", "cloud-")
-"""Faults that a scheduler reports: its warnings are about what has happened."""
+"""Prefixes of faults that a scheduler reports: its warnings are about events that happened."""
 _NOTICES = frozenset(
     {
         "batch-limit", "container-memory-limit", "k8s-disk-limit", "k8s-evicted",
@@ -43,14 +45,14 @@ _NOTICES = frozenset(
         "slurm-preempted", "slurm-time-limit",
     }
 )  # fmt: skip
-"""Reported by a scheduler: steps of a grace period, or a log pasted below, may come after it."""
+"""Faults that a scheduler reports: steps of a grace period, or a pasted log, may follow them."""
 _GRACE_LINES = 200
 _RECLAIMED = frozenset(
     {"cloud-machine-reclaimed", "k8s-node-drained", "k8s-node-shutdown", "k8s-preempted",
      "slurm-preempted"}
 )  # fmt: skip
 _NODE_GONE = frozenset({"k8s-node-not-ready", "ray-node-died", "slurm-node-failed"})
-"""What is seen of a machine that was taken away, and what its peers see."""
+"""Faults that show that a machine is gone; `_PEER_GONE` has what its peers report."""
 _PEER_GONE = frozenset({"rendezvous-timeout", "rendezvous-connection", "rendezvous-closed"})
 _SEEN_BY_CUDA = frozenset({"cuda-launch-failure", "cuda-unknown-error"})
 _PARTS = (Blame.NODE, Blame.GPU, Blame.FABRIC)
@@ -65,11 +67,11 @@ _EXPLAINED = (
     (frozenset({"ray-worker-died"}), frozenset({"store-peer-gone"})),
     (frozenset({"workers-out-of-sync"}), frozenset({"checkpoint-truncated"})),
 )
-"""What explains other faults that are printed beside it, and those."""
+"""Pairs: faults that explain others printed beside them, and the faults that they explain."""
 
 
 def unexplained(faults: list[FaultSeen]) -> list[FaultSeen]:
-    """Without those that another one of them explains."""
+    """Return the faults without those that another one of them explains."""
     for reasons, effects in _EXPLAINED:
         if any(seen.fault.id in reasons for seen in faults):
             faults = [seen for seen in faults if seen.fault.id not in effects]
@@ -79,13 +81,16 @@ def unexplained(faults: list[FaultSeen]) -> list[FaultSeen]:
 
 
 def _is_of_hardware(seen: FaultSeen) -> bool:
-    """An Xid that the code of the job does not cause; the driver's log is often pasted below."""
+    """Whether it is an Xid not caused by the job's code; the driver log is often pasted below."""
     return seen.entry is not None and seen.entry.xid is not None and seen.entry.blame in _PARTS
 
 
 def is_grave(seen: FaultSeen, after: Mapping[str, int], again: Container[str]) -> bool:
-    """A cascade shows that something failed, whatever its level, and so does what comes `again` and
-    again without progress."""
+    """Whether the line reports a failure and not just a warning.
+
+    A cascade shows that something failed, whatever its log level, and so does a fault that repeats
+    without progress (`again`).
+    """
     is_again = seen.fault.id in again
     has_level = seen.fault.role != Role.CASCADE and not seen.fault.id.startswith(_BY_OTHERS)
     has_level = has_level and not is_again

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a catalogue entry, an exit code, a Kubernetes reason or an exception says about the cause.
+"""Classify the cause of a failure by catalogue entry, exit code, Kubernetes reason or exception.
 
 The cause decides what happens next: `user_error`, `data` and `oom` stop a job, most others restart
 it. Exit codes and exception classes are the weakest evidence, used only without a better line.
@@ -22,10 +22,10 @@ from mwatch_trainer.exits.signal_table import signal_of
 RERUN_EXIT = 16
 FAILED_RESULT_EXIT = 17
 WORKER_FAILED = "elastic-worker-failed"
-"""Fault of torchelastic's line about one worker; its full report may never be printed."""
+"""Id of torchelastic's line about one failed worker; its full report may never be printed."""
 _WORKER = re.compile(r"exitcode: (-?\d{1,5})")
 _WRAPPED = {216: RERUN_EXIT, 217: FAILED_RESULT_EXIT}
-"""Exit codes as `mwatch-run` passes them on where it acts."""
+"""Exit codes that `mwatch-run` returns in act mode, and the trainer's own codes."""
 SIGABRT, SIGTERM = 6, 15
 SHOT = frozenset({4, 7, 8, 9, 11})
 """Signals that a Python process does not send to itself: ILL, BUS, FPE, KILL, SEGV."""
@@ -75,7 +75,7 @@ _NAMES = frozenset(
         "UnboundLocalError",
     }
 )  # fmt: skip
-# Every checkpoint of Megatron holds its arguments: without them the file is bad.
+# Every Megatron checkpoint contains its arguments: a file without them is damaged.
 _MISMATCH = re.compile(
     r"do(?:es)? not match|mismatch|checkpoint ?value|parameter group|unexpected key"
     r"|missing key(?! in checkpoint state_dict: args\b)|(?:keyword|positional) argument"
@@ -102,7 +102,7 @@ _PROGRAMMING = _NAMES | {
 _SETTINGS = re.compile(
     r"\w*(?:[Cc]onfig|Configuration|Argument|Validation|Mismatch|Unsupported)\w*(?:Error|Exception)"
 )
-"""Names of exceptions about wrong settings."""
+"""Names of exceptions about invalid settings."""
 _INNER = re.compile(r"\b([A-Za-z_]\w{0,60}(?:Error|Iteration))\b(?:: |\()")
 _INTERPRETER = re.compile(
     r"missing \d+ required (?:positional|keyword)|unexpected keyword argument"
@@ -113,17 +113,17 @@ _INTERPRETER = re.compile(
     r"|[Cc]an(?:'t|not) pickle|is not JSON serializable|unsupported operand type"
     r"|undefined symbol|cannot open shared object file|version `\w+_[\d.]+' not found"
 )
-"""What Python and the loader of libraries print about wrong code or a wrong build of it, also
-inside the message of another exception."""
+"""Messages of Python and the dynamic loader about wrong code or a wrong build of it; they also
+occur inside the message of another exception."""
 _OUTSIDE = re.compile(
     r"Timeout|Connect|Network|HTTP|SSL|Socket|Protocol|Remote|Unavailable|OSError|IOError|EOFError"
     r"|Interrupted|BlockingIO|BrokenP|Memory|SystemError|Died|Actor|Ray|Dist|Rendezvous|NCCL|Gloo"
     r"|Accelerator|C[Uu][Dd][Aa]|Client|S3|Blob|Rpc|RPC|Signal|Checkpoint|Unpickling|Exited|Store"
     r"|Empty|Process|Hub"
 )
-"""Parts of the names of exceptions whose reason may lie outside the program."""
+"""Parts of exception names whose reason may lie outside the program."""
 _AWAY = re.compile(r"Timeout|Connect|HTTP|SSL|Socket|Remote|Unavailable|Client|S3|Blob")
-"""Those of the outside that are a server's."""
+"""Those of `_OUTSIDE` that point to a remote server."""
 _FULL = re.compile(r"\b(?:CUDA|HIP|GPU|NPU|XPU|HPU|MUSA|MLU|TPU|DCU)\b.{0,20}\bout of memory", re.I)
 _REQUIRED = re.compile(
     r"assertion failed|check failed|\bmust (?:be|have|match)\b|\bshould (?:be|have)\b|\brequires?\b"
@@ -133,7 +133,7 @@ _REQUIRED = re.compile(
     r"|invalid (?:argument|value|choice|option|device ordinal|config)",
     re.I,
 )
-"""Words of messages about a demand that the program or its environment does not meet."""
+"""Words of messages about a requirement that the program or its environment does not meet."""
 _SETTING = re.compile(
     r"\b(?:you )?must (?:set|specify|provide|pass|give)\b|\bin the [\w .]{1,40} config\b"
     r"|\bmust be (?:set|specified|provided|given)\b|\bhas not been set\b"
@@ -147,7 +147,7 @@ _DEMANDS = re.compile(
     r"|inplace operation|does not require grad|a second time|\bgot mixed\b|still have inflight"
     r"|\bmarked? (?:as )?ready (?:only once|twice)"
 )
-"""What torch says of a program that uses it wrongly, at whatever step."""
+"""Messages of torch about wrong use of its API, at any step."""
 _COMMAND = re.compile(
     r"^Command '?\[?'?\"?(?:\S*/)?+(?!python|torchrun|accelerate|deepspeed|srun|mpi)\w"
 )
@@ -190,7 +190,7 @@ FAMILIES: dict[str, Cause] = {
     "storage": Cause.STORAGE,
     "user-code": Cause.USER_ERROR,
 }
-"""Cause by runbook, where the entry itself names none."""
+"""Cause by runbook, for catalogue entries that name no cause."""
 
 _LOADER_DIED = frozenset({"dataloader-worker-error", "dataloader-exited", "dataloader-crashed"})
 _NO_CUDA = "cuda-init-error"
@@ -206,7 +206,7 @@ _OF_DATA = re.compile(
 )
 _STEP_CANCELLED = "slurm-step-cancelled"
 REPORTS = ("elastic", "launcher")
-"""Kinds of errors by which a launcher reports an exit, most telling first."""
+"""Kinds of errors by which a launcher reports an exit, most specific first."""
 
 
 def cause_of(entry: CatalogueEntry) -> Cause:
@@ -214,38 +214,38 @@ def cause_of(entry: CatalogueEntry) -> Cause:
         return Cause.UNKNOWN
     if entry.cause is not None:
         return entry.cause
-    if entry.xid is not None:  # 13 and 31 are the application's fault, until they come back
+    if entry.xid is not None:  # 13 and 31 are the application's fault unless they recur
         return Cause.CRASH if entry.blame in (Blame.USER, Blame.JOB) else Cause.HARDWARE
     return FAMILIES.get(entry.runbook, Cause.CRASH)
 
 
 def is_of_a_fork(seen: FaultSeen, faults: Iterable[FaultSeen]) -> bool:
-    """A worker of a data loader was forked from a process that used CUDA: the GPU is well."""
+    """Whether a data loader worker was forked from a process that used CUDA: the GPU is healthy."""
     return seen.fault.id == _NO_CUDA and any(each.fault.id in _LOADER_DIED for each in faults)
 
 
 def is_of_a_loader(faults: Iterable[FaultSeen]) -> bool:
-    """A file was read by a worker of a data loader: it is no checkpoint."""
+    """Whether a data loader worker read the file: it is not a checkpoint."""
     return any(each.fault.id in _LOADER_DIED for each in faults)
 
 
 def is_missing_file_of_no_data(seen: FaultSeen) -> bool:
-    """A file that is not there, and whose path does not look like one of a dataset."""
+    """Whether a file is missing whose path does not look like part of a dataset."""
     return seen.fault.id == _NOT_THERE and not _OF_DATA.search(seen.fault.text)
 
 
 def is_without_memory(seen: FaultSeen, faults: Iterable[FaultSeen]) -> bool:
-    """A task stood still in the kernel of a machine that ran out of memory."""
+    """Whether a hung kernel task is due to a machine that ran out of memory."""
     return seen.fault.id == _HUNG_TASK and ran_out_of_memory(faults)
 
 
 def ran_out_of_memory(faults: Iterable[FaultSeen]) -> bool:
-    """A process was killed for its memory."""
+    """Whether a process was killed for its memory use."""
     return any(each.fault.id in MEMORY for each in faults)
 
 
 def plain(exit_code: int | None, signal: str | None = None) -> int | None:
-    """Return the exit code without what the wrapper added; None for a good end."""
+    """Return the trainer's own exit code, negative for a signal; None for a clean exit."""
     if exit_code:
         return _WRAPPED.get(exit_code, exit_code)
     return -(signal_table.number_of(signal) or 1) if signal else None
@@ -258,7 +258,7 @@ def exit_of_worker(text: str) -> int | None:
 
 
 def place_of_exit(exit_code: int | None, signal: str | None) -> int:
-    """Rank an exit, most telling first: abort and SIGTERM usually follow another worker's death."""
+    """Return a sort key, most specific first: abort and SIGTERM usually follow another death."""
     code = plain(exit_code, signal)
     if code in (RERUN_EXIT, FAILED_RESULT_EXIT):
         return 0
@@ -282,22 +282,22 @@ def cause_of_reason(reason: str | None) -> Cause | None:
 
 
 def is_about_files(error: str | None) -> bool:
-    """Whether bad data may raise it; a missing module or name is never the data's fault."""
+    """Whether bad data may raise this exception; a missing module or name is never due to data."""
     return _last_part(error) not in _NAMES | {"AttributeError", "TypeError", "NotImplementedError"}
 
 
 def names_a_setting(message: str) -> bool:
-    """Whether it asks for another configuration, whichever code noticed it."""
+    """Whether the message asks for another configuration, whichever code raised it."""
     return _SETTING.search(message) is not None
 
 
 def is_cascade(error: str | None, message: str = "") -> bool:
-    """Raised because another process went away first, or only to pass on that something failed."""
+    """Whether it was raised because another process ended first, or only passes on a failure."""
     return _last_part(error) in _CASCADES or _PASSED_ON.search(message) is not None
 
 
 def cancelled_at(faults: Iterable[FaultSeen]) -> dict[str, int]:
-    """The line of each file by which Slurm had ended the step."""
+    """Return, by file, the first line that shows that Slurm cancelled the step."""
     lines: dict[str, int] = {}
     for fault in (each.fault for each in faults if each.fault.id == _STEP_CANCELLED):
         lines[fault.file] = min(fault.line, lines.get(fault.file, fault.line))
@@ -307,7 +307,9 @@ def cancelled_at(faults: Iterable[FaultSeen]) -> dict[str, int]:
 def is_after_cancel(
     seen: ErrorSeen, cancelled: Mapping[str, int], reports: Iterable[ErrorSeen]
 ) -> bool:
-    """Slurm had ended the step by then, and no task had failed before that; a load is a new run.
+    """Whether Slurm had already cancelled the step, and no task had failed before that.
+
+    An error during a load belongs to a new run.
 
     `cancelled`: from `cancelled_at`."""
     file = seen.error.file
@@ -331,17 +333,17 @@ def cause_of_error(
 ) -> Cause:
     """Classify an exception that is not in the catalogue.
 
-    A programming error comes back with the same samples: a restart does not fix it. `has_worked`:
-    this process has done before what it did when the exception was raised (a step, a save).
-    Otherwise it fails again, unless the reason lies outside the program.
+    A programming error recurs with the same samples: a restart does not fix it. `has_worked`: the
+    process had completed this operation before (a step, a save) when the exception was raised.
+    Otherwise it will fail again, unless the reason lies outside the program.
     """
     name = _last_part(error)
     if blames_code(message):
         return Cause.USER_ERROR
     if name == "FileExistsError" and not has_worked and "[Errno" not in message:
-        return Cause.USER_ERROR  # the program refuses to overwrite what an earlier run left there
+        return Cause.USER_ERROR  # the program refuses to overwrite the files of an earlier run
     if during == "unscale" and name == "ZeroDivisionError":
-        return Cause.LOSS_SCALE_COLLAPSE  # the scale has been halved until nothing was left
+        return Cause.LOSS_SCALE_COLLAPSE  # the scale has been halved down to 0
     if during == "save" and name in _FILES:
         return Cause.STORAGE
     if cause := _cause_by_words(name, f"{error}: {message}"):
@@ -356,7 +358,7 @@ def cause_of_error(
 def _cause_of_first_try(name: str, message: str, during: str | None) -> Cause | None:
     if "Checkpoint" in name and during != "save":
         return Cause.CHECKPOINT
-    # A tool of the environment, such as a compiler; a check before the save, as before each one.
+    # A tool of the environment, such as a compiler, or a check that runs before every save.
     is_tool = name == "CalledProcessError" and _COMMAND.search(message)
     is_check = "Checkpoint" in name and _REFUSED.search(message)
     is_refused = _NEVER_WORKS.search(message) or is_tool or is_check
@@ -364,23 +366,23 @@ def _cause_of_first_try(name: str, message: str, during: str | None) -> Cause | 
 
 
 def _cause_by_place(name: str, message: str, during: str | None, *, has_worked: bool) -> Cause:
-    """Classify an exception of a name that says nothing."""
+    """Classify an exception whose name is not specific."""
     if not has_worked and name and _REQUIRED.search(message) and not _OUTSIDE.search(name):
         return Cause.USER_ERROR
     may_pass = not name or _OUTSIDE.search(name) or _PASSING.search(message)
     if during == "data" and not may_pass:
         return Cause.DATA  # the same sample raises it again
     if during == "data" and _AWAY.search(name):
-        return Cause.STORAGE  # where the data lies does not answer
+        return Cause.STORAGE  # the storage of the data does not respond
     if name == "TimeoutError":
-        return Cause.HANG  # another process did not answer
+        return Cause.HANG  # another process did not respond
     return Cause.CRASH if has_worked or may_pass else Cause.USER_ERROR
 
 
 def _cause_by_words(name: str, text: str) -> Cause | None:
     """Classify by the name alone, or by what the name and the message are about."""
     if _TERMINATED.search(text):
-        return Cause.KILLED  # the signal was meant for all of them
+        return Cause.KILLED  # the signal was sent to all processes
     if name in _BY_NAME:
         return _BY_NAME[name]
     if _FULL.search(text):
@@ -389,7 +391,7 @@ def _cause_by_words(name: str, text: str) -> Cause | None:
 
 
 def blames_code(message: str) -> bool:
-    """Whether the message repeats an error of the program, as wrappers of exceptions do."""
+    """Whether the message repeats an error of the program, as wrapping exceptions do."""
     inner = any(found[1] in _PROGRAMMING for found in _INNER.finditer(message))
     return inner or _INTERPRETER.search(message) is not None
 
@@ -397,8 +399,8 @@ def blames_code(message: str) -> bool:
 def cause_of_load_error(error: str | None, message: str) -> Cause:
     """Classify an exception raised while a checkpoint was being loaded.
 
-    A damaged file raises anything. Settings that differ from the checkpoint fail with older ones
-    too.
+    A damaged file can raise any exception. Settings that differ from the checkpoint fail with older
+    checkpoints too.
     """
     is_ours = _last_part(error) in _NAMES or _MISMATCH.search(message)
     is_ours = is_ours or _INTERPRETER.search(message)
@@ -413,7 +415,7 @@ def explains(fault: FaultSeen, seen: ErrorSeen) -> bool:
     """Whether fault and error are one event; their ranks may differ: all may raise the same."""
     error, text = seen.error, fault.fault.text
     if fault.fault.id == _KERNEL_ASSERTS and "device-side assert" in error.message:
-        return True  # so the host reports it
+        return True  # the host's report of the same assertion
     if error.message and error.message[:_SAME_TEXT] in text:
         return True
     return not error.message and bool(error.error) and str(error.error) in text
@@ -425,7 +427,7 @@ def place_of_report(seen: ErrorSeen) -> tuple[int, int, float]:
 
 
 def is_after(last: Step | None, at: float, file: str, line: int) -> bool:
-    """Printed after that iteration line: lines of one file compare by number, else by clock."""
+    """Whether it came after that iteration line: by number within one file, otherwise by clock."""
     if last is None:
         return True
     return line > last.line if file == last.file else at > last.at

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank is to blame for the end of an attempt, as far as what was printed proves it.
+"""Which rank caused the end of an attempt, as far as the printed lines prove it.
 
-What hits every rank, or what they share, is the fault of none, whichever printed it first.
+A failure that hits every rank, or a resource that ranks share, is blamed on no rank, whichever
+printed it first.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mwatch.model.job import FaultSeen, Job
 from mwatch_trainer.exits.signal_table import signal_of
 
 OF_ALL_RANKS = (Cause.USER_ERROR, Cause.CHECKPOINT, Cause.DATA)
-"""Causes that mostly hit every rank; an excerpt shows the one that printed first."""
+"""Causes that usually hit every rank; an excerpt of a log shows the rank that printed first."""
 _SHARED_MEMORY = frozenset({"process-bus-error", "dataloader-bus-error", "shared-memory-full"})
 
 
@@ -27,18 +28,18 @@ def culprit_of(job: Job, root: RootCause) -> Culprit | None:
     if root.mismatch:
         rank = root.mismatch.rank
         return Culprit(rank, CulpritState.OUT_OF_STEP, job.layout.coordinates(rank))
-    if root.cause is Cause.HANG:  # the ranks that complain have waited for another one
+    if root.cause is Cause.HANG:  # the ranks that report it waited for another one
         suspect = absent_suspect(job, job.attempt.last_progress)
         return culprit(job, suspect) if suspect else None
     fault = root.fault.fault if root.fault else None
     error = root.error.error if root.error else None
     if root.cause is Cause.KILLED and error and _ended_by(error) == SIGTERM:
-        return None  # somebody ended all of them: the launcher names the first that it noticed
+        return None  # all ranks were terminated: the launcher names the first it noticed
     rank = error.rank if error else None
     if fault is not None and fault.rank is not None and fault.role != Role.CASCADE:
-        rank = fault.rank  # a rank that complains about another is not to blame
+        rank = fault.rank  # a rank that reports the loss of another is not to blame
     if fault and fault.role == Role.CASCADE and error and _ended_by(error) == SIGABRT:
-        rank = None  # it complained of another
+        rank = None  # it reported the loss of another
     if root.fault and root.fault.entry and _is_shared(job, root.fault, root.fault.entry):
         rank = None
     if root.cause in OF_ALL_RANKS and rank is not None and not _others_waited(job, rank):
@@ -65,12 +66,13 @@ def culprit_of(job: Job, root: RootCause) -> Culprit | None:
 
 
 def _ended_by(error: Error) -> int | None:
-    """The number of the signal."""
+    """Return the number of the signal that ended the process."""
     return signal_of(plain(error.exit_code, error.signal))
 
 
 def _others_waited(job: Job, rank: int) -> bool:
-    """Other ranks report the loss of one, or have gone further: not all of them failed alike."""
+    """Whether not all ranks failed alike: other ranks report a lost peer, or no other rank raised
+    an error after training had begun."""
     attempt = job.attempt
     seen = (each.fault for each in attempt.faults if each.fault.role == Role.CASCADE)
     if any(fault.rank not in (None, rank) for fault in seen):
@@ -80,8 +82,8 @@ def _others_waited(job: Job, rank: int) -> bool:
 
 
 def _is_shared(job: Job, seen: FaultSeen, entry: CatalogueEntry) -> bool:
-    """What several ranks report, a full volume, and shared memory that ran out are not the fault of
-    the rank that met it first."""
+    """Whether no single rank is at fault: several ranks report it, a volume is full, or shared
+    memory ran out."""
     if entry.id in _SHARED_MEMORY:
         return True
     if entry.blame is Blame.STORAGE and entry.restart_helps is RestartHelps.NO:
@@ -91,7 +93,7 @@ def _is_shared(job: Job, seen: FaultSeen, entry: CatalogueEntry) -> bool:
 
 
 def _ended_alike(job: Job, root: RootCause) -> bool:
-    """Several ranks left with the same exit code, and none says why."""
+    """Whether several ranks left with the same exit code without a printed reason."""
     error = root.error.error if root.error else None
     if root.fault or error is None or error.error or error.signal:
         return False

@@ -3,8 +3,9 @@
 """Which rank is to blame for a stall, and whether the stall can still recover.
 
 Proof beats inference: a dead or stopped process, then what the collectives show (flight recorder,
-RAS), then the probes. A rank is ahead by one iteration at most, so those with the fewest iterations
-are waited for; among equals, the one that has not reached the place where most wait.
+RAS), then the probes. A rank is ahead by one iteration at most, so the others wait for the ranks
+with the fewest iterations; among equals, for the one that has not reached the place where most
+ranks wait.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Suspect(NamedTuple):
 
 
 def silent_suspect(probe: ProbedRanks) -> Suspect | None:
-    """The rank that stopped writing first while others go on."""
+    """Return the rank that stopped writing first while others go on."""
     if not probe.silent or probe.is_dark:
         return None
     first = max(probe.silent, key=lambda rank: (probe.quiet[rank.rank], -rank.rank))
@@ -63,7 +64,7 @@ def silent_suspect(probe: ProbedRanks) -> Suspect | None:
 
 
 def missing_suspect(probe: ProbedRanks, world: int | None, phase: JobPhase) -> Suspect | None:
-    """A rank that never wrote a record although most ranks have started."""
+    """Return a rank that never wrote a record although most ranks have started."""
     if world is None or phase not in _BEFORE_STEPS:
         return None
     there = {rank.rank for rank in probe.beating}
@@ -81,7 +82,7 @@ def slowest(probe: ProbedRanks) -> list[RankState]:
 
 
 def behind_suspect(probe: ProbedRanks) -> Suspect | None:
-    """A rank with fewer iterations than most others."""
+    """Return a rank with fewer iterations than most others."""
     late = slowest(probe)
     fewest = late[0].iteration if late else None
     others = [rank for rank in probe.beating if rank.iteration not in (None, fewest)]
@@ -95,7 +96,7 @@ def behind_suspect(probe: ProbedRanks) -> Suspect | None:
 
 
 def elsewhere_suspect(probe: ProbedRanks) -> Suspect | None:
-    """A rank with as many iterations as the others, but in another place."""
+    """Return a rank with as many iterations as the others, but in another phase."""
     late = slowest(probe) or probe.beating
     phases = Counter(rank.phase for rank in late)
     if len(phases) < 2:
@@ -112,7 +113,7 @@ def elsewhere_suspect(probe: ProbedRanks) -> Suspect | None:
 
 
 def _is_waited_for(phase: str, common: str) -> bool:
-    """While most ranks wait for data no single rank is waited for: that is the storage."""
+    """Whether others wait for a rank in this phase; if most wait for data, it is the storage."""
     if phase == common or common == _FETCHING:
         return False
     return phase != _WAITING if common in _WORKING else True
@@ -141,7 +142,7 @@ class BlameResult(NamedTuple):
 
 def find_culprit(job: Job, stall: Stall, settings: Settings) -> BlameResult:
     signs = fresh_signs(job, stall.since, settings)
-    if job.is_alone:  # its collectives are with itself
+    if job.is_alone:  # its collectives involve no other rank
         signs = [seen for seen in signs if seen.sign.source not in _COLLECTIVES]
     still = {seen.sign.source for seen in signs if seen.sign.state is not SignState.MOVING}
     moving = {seen.sign.source for seen in signs} - still
@@ -160,7 +161,7 @@ def find_culprit(job: Job, stall: Stall, settings: Settings) -> BlameResult:
 
 
 def _is_pod_held(job: Job, signs: Iterable[SignSeen]) -> bool:
-    """A signal holds all processes of one pod, but not of the whole job, as a person would."""
+    """Whether a signal stopped all processes of a pod; a person would stop those of the job."""
     is_held = any(seen.sign.state is SignState.SUSPENDED for seen in signs)
     return is_held and job.suspended_since() is None
 
@@ -211,7 +212,7 @@ def _suspect(
 
 
 def fell_silent_after(job: Job, suspect: Suspect, given_up: FaultSeen | None, beats: float) -> bool:
-    """The rank fell silent when a watchdog took its process down: it is a victim."""
+    """Whether the rank fell silent when a watchdog ended its process: it is only a victim."""
     if given_up is None or suspect.rank not in job.attempt.ranks:
         return False
     return job.attempt.ranks[suspect.rank].at >= given_up.at - beats
@@ -232,7 +233,7 @@ def _named_by_sign(job: Job, signs: list[SignSeen]) -> tuple[Suspect, SignSeen] 
 
 
 def _are_most(job: Job, named: list[SignSeen]) -> bool:
-    """If most ranks are stuck, they wait for one that is not."""
+    """Whether most ranks are stuck: then they wait for one that is not."""
     world = job.layout.world_size or len(job.attempt.ranks)
     return bool(world) and world > 1 and len(named) * 2 > world
 
@@ -261,7 +262,7 @@ def absent_suspect(job: Job, since: float) -> Suspect | None:
 
 
 def stack_suspect(job: Job, since: float) -> Suspect | None:
-    """The only rank whose stack does not wait in a collective."""
+    """Return the only rank whose stack does not wait in a collective."""
     odd = odd_rank(job, since)
     if odd is None:
         return None
@@ -277,7 +278,7 @@ def _by_watchdog(seen: FaultSeen | None, state: CulpritState) -> Suspect | None:
 
 
 def _stream(suspect: Suspect, proof: SignSeen | None) -> str | None:
-    """The pod of the witness is the pod of the rank only if the witness looked at the process."""
+    """Return the pod of the rank: the witness's, but only if it observed the process itself."""
     if proof is None or suspect.state is not CulpritState.SILENT:
         return None
     return None if proof.sign.source is SignSource.FLIGHT_RECORDER else proof.stream

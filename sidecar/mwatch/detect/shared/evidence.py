@@ -19,7 +19,7 @@ from mwatch.model.step import Step
 
 MAX_TEXT = 2000
 Quote = Callable[[str, int], str | None]
-"""The text of a line that was printed, by its file and number; None: unknown."""
+"""Returns the printed text of a line by file and line number; None if unknown."""
 _STEP = re.compile(r"iteration \d+(?: \||$)")
 
 
@@ -60,7 +60,7 @@ def of_fault(seen: FaultSeen) -> Evidence:
 def of_error(seen: ErrorSeen) -> Evidence:
     error = seen.error
     if error.error:
-        is_statement = error.message.startswith("assert ")  # it is quoted from the line before
+        is_statement = error.message.startswith("assert ")  # quoted from the line before
         message = "" if is_statement else error.message
         text = f"{error.error}: {message}" if message else error.error
         return _of_line(error.file, error.error_line or error.line, text)
@@ -72,7 +72,7 @@ def of_error(seen: ErrorSeen) -> Evidence:
 
 
 def of_frame(seen: ErrorSeen) -> list[Evidence]:
-    """The last frame in the user's code, as printed."""
+    """Return the last frame in the user's code, as printed."""
     error = seen.error
     if error.frame is None or error.where_line is None:
         return []
@@ -80,7 +80,7 @@ def of_frame(seen: ErrorSeen) -> list[Evidence]:
 
 
 def place_of_error(error: Error | None) -> str | None:
-    """`pretrain.py:32 in train_step`: the last frame in the user's code; None: unknown."""
+    """Return the last frame in the user's code, as `pretrain.py:32 in train_step`, if known."""
     return None if error is None or error.where is None else error.where.rpartition("/")[2]
 
 

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an exception that the catalogue does not list is about, by its name and message.
+"""Classify an exception that the catalogue does not list, by its name and message.
 
-Programs word their faults alike: something is lost, refused, not found, out of memory.
+Programs describe similar faults in similar words: lost, refused, not found, out of memory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _JUMPED = re.compile(
 
 
 def cause_of_numbers(text: str) -> Cause | None:
-    """A trainer gives up because of its loss or gradient; None: it does not say so."""
+    """Return the cause if a trainer gave up because of its loss or gradient; None otherwise."""
     if _NOT_FINITE.search(text):
         return Cause.NAN
     return Cause.LOSS_SPIKE if _JUMPED.search(text) else None
@@ -116,9 +116,9 @@ _OF_EXCEPTIONS = (
                 r"|\bwait\w* (?:for|on|until) .{0,60}(?:\brank|barrier|worker|peer|collective)",
                 re.I), Cause.HANG),
 )  # fmt: skip
-"""What the name and message of an exception that the catalogue does not list are about."""
+"""Cause by pattern in the name and message of an exception; the first match applies."""
 
 
 def cause_of_exception(text: str) -> Cause | None:
-    """`text`: its name and message."""
+    """Classify an exception by `text`, its name and message; None if no pattern matches."""
     return next((cause for pattern, cause in _OF_EXCEPTIONS if pattern.search(text)), None)

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where a rank stands during a stall: in code, in the data loader, in storage, or at its GPU.
+"""Where a rank is during a stall: in code, in the data loader, in storage, or at its GPU.
 
-It is read from the dumped stack, from what /proc and the driver showed at the same time, and from
-the CPU time since. Without a dump the probe's phase is all there is. A GPU with a resident kernel
-and idle tensor cores runs a kernel that does not end; in a job of several ranks that may also be a
+The sources are the dumped stack, the state that /proc and the driver showed at the same time, and
+the CPU time since. Without a dump only the probe's phase is known. A GPU with a resident kernel and
+idle tensor cores runs a kernel that does not end; in a job of several ranks that may also be a
 collective that waits for another rank.
 """
 
@@ -17,7 +17,7 @@ from mwatch.model.observation import RankStack, SignSource, SignState, StackKind
 from mwatch.model.stacks import StackGroup, grouped, odd_one_out, standing
 
 _BUSY_GPU = 0.5  # share of time with a resident kernel
-_TENSOR_IDLE = 0.002  # below what a small model shows at work
+_TENSOR_IDLE = 0.002  # share of time; even a small model at work shows more
 _UNINTERRUPTIBLE = "D"
 _DRIVER = ("nvidia", "uvm", "nv_", "os_acquire", "rm_")
 _CAN_BE_ODD = frozenset(StackKind) - {StackKind.COLLECTIVE, StackKind.GPU}
@@ -28,7 +28,7 @@ class Place(NamedTuple):
     text: str  # the predicate of a sentence about the rank: `is in the data loader, at …`
     line: str | None  # `pretrain.py:32 in train_step`
     next_step: str
-    is_dumped: bool = True  # by a stack of this silence
+    is_dumped: bool = True  # read from a stack dumped during this silence
 
 
 _NEXT = {
@@ -55,7 +55,7 @@ def groups_since(job: Job, since: float) -> tuple[StackGroup, ...]:
 
 
 def odd_rank(job: Job, since: float) -> tuple[StackGroup, int] | None:
-    """Return the only rank of the job that does not wait in a collective, and how many do.
+    """Return the only rank of the job that does not wait in a collective, and how many ranks do.
 
     The stacks of all ranks must be known: a rank that is missing may be the culprit.
     """
@@ -71,7 +71,7 @@ def odd_rank(job: Job, since: float) -> tuple[StackGroup, int] | None:
 
 
 def place_of(job: Job, rank: int | None, since: float) -> Place | None:
-    """Return where the rank stands; None if nothing is known."""
+    """Return where the rank is; None if nothing is known."""
     if rank is None:
         return None
     cpu = _cpu(job, rank, since)
@@ -83,7 +83,7 @@ def place_of(job: Job, rank: int | None, since: float) -> Place | None:
 
 
 def common_place(groups: tuple[StackGroup, ...]) -> Place | None:
-    """Return where all ranks stand, if they stand at one place."""
+    """Return where all ranks are, if they are at one place."""
     if len(groups) != 1 or groups[0].count < 2:
         return None
     only = groups[0]

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which ranks the probe shows to be alive, and for how long none of them has progressed.
 
-Clocks of pods differ by seconds, so a rank's silence is measured by its own clock: all ranks finish
-an iteration together, so one whose last record came sooner after it than the others' has been
-silent since. Before the first iteration clocks are compared, with room for their difference.
+Clocks of pods differ by seconds, so a rank's silence is measured by its own clock. All ranks finish
+an iteration together: a rank whose last record came sooner after it than those of other ranks has
+been silent for the difference. Before the first iteration the clocks themselves are compared, with
+an allowance for their difference.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class ProbedRanks(NamedTuple):
     silent: list[RankState]
     newest: float  # time of the last record of any rank, by its own clock
     quiet: Mapping[int, float] = {}
-    """Seconds of silence by rank, where some are silent and others are not."""
+    """Seconds of silence by rank, if some ranks are silent and others are not."""
 
     @property
     def is_dark(self) -> bool:
-        """Every probe stopped at once: the observer is more likely at fault than the ranks."""
+        """Whether all probes stopped at once; then the observer is more likely at fault."""
         return bool(self.silent) and not self.beating
 
     @property
@@ -93,7 +94,7 @@ def _probed_ranks(job: Job, settings: Settings) -> ProbedRanks:
 
 
 def silences(job: Job, ranks: list[RankState], hang: HangSettings) -> dict[int, float]:
-    """Return for each rank how many seconds it certainly wrote nothing while others did."""
+    """Return, by rank, for how many seconds it certainly wrote nothing while other ranks did."""
     latest = max(rank.at for rank in ranks) - hang.clock_seconds
     in_pod: dict[str, float] = {}
     for rank in ranks:
@@ -110,7 +111,7 @@ def silences(job: Job, ranks: list[RankState], hang: HangSettings) -> dict[int, 
 
 
 def _longest(ranks: list[RankState]) -> dict[int, float]:
-    """By iteration: the longest time since any rank at least that far finished its last one."""
+    """Return, by iteration, the longest time from progress to last record of any rank that far."""
     found: dict[int, float] = {}
     for rank in ranks:
         iteration, since = rank.iteration or 0, _since_iteration(rank)
@@ -125,7 +126,10 @@ def _longest(ranks: list[RankState]) -> dict[int, float]:
 
 
 def _counted(job: Job, ranks: list[RankState]) -> list[RankState]:
-    """Ranks seen to finish an iteration; before, `progressed_at` is when they appeared."""
+    """Return the ranks seen to finish an iteration.
+
+    Before that, `progressed_at` is the time at which a rank appeared.
+    """
     first = job.attempt.first_iteration
     if first is None:
         return []
@@ -139,11 +143,11 @@ def _since_iteration(rank: RankState) -> float:
 def standstill(job: Job, probe: ProbedRanks, settings: Settings) -> float:
     """Return for how many seconds no beating rank finished an iteration, by their own clocks.
 
-    It is no longer than the phase, which began by the clock of the first rank.
+    The result never exceeds the time in this phase, measured by the clock of the first rank.
     """
     ranks = prompt(probe, settings)
     unobserved = max(job.now - probe.newest, 0.0)
-    if not _are_stopped(job, ranks):  # else no more records are to be expected
+    if not _are_stopped(job, ranks):  # stopped ranks write no more records
         unobserved = min(unobserved, settings.hang.look_seconds)
     first = job.attempt.ranks[min(job.attempt.ranks)]
     at = first.at + unobserved if first in ranks else job.now
@@ -156,8 +160,10 @@ def _are_stopped(job: Job, ranks: list[RankState]) -> bool:
 
 
 def held_seconds(job: Job, probe: ProbedRanks) -> float:
-    """Return for how long a signal has held every rank, by /proc; 0 if any of them may run. Not by
-    a debugger: its user knows that the job stands still."""
+    """Return for how long a signal has stopped every rank, by /proc; 0 if any of them may run.
+
+    A debugger does not count: its user knows that the job is stopped.
+    """
     ranks = probe.beating + probe.silent
     since = [_stopped_since(job, rank, _BY_SIGNAL) for rank in ranks]
     held = [job.now - each for each in since if each is not None]
@@ -165,7 +171,7 @@ def held_seconds(job: Job, probe: ProbedRanks) -> float:
 
 
 def _stopped_since(job: Job, rank: RankState, states: frozenset[SignState]) -> float | None:
-    """Since when /proc shows it so; None if it does not, or if a record came later."""
+    """Return since when /proc shows one of the states; None if not, or if a record came later."""
     signs = job.attempt.signs
     for number in (rank.rank, None):
         seen = signs.get((SignSource.PROCESS, number, rank.stream))
@@ -175,16 +181,16 @@ def _stopped_since(job: Job, rank: RankState, states: frozenset[SignState]) -> f
 
 
 def prompt(probe: ProbedRanks, settings: Settings) -> list[RankState]:
-    """Return the beating ranks that missed next to no record; a late one may have been stopped."""
+    """Return the beating ranks that missed almost no record; a late rank may have been stopped."""
     late = 2 * settings.hang.look_seconds
     found = [rank for rank in probe.beating if probe.quiet.get(rank.rank, 0.0) <= late]
     return found or probe.beating
 
 
 def is_behind_the_log(job: Job, ranks: list[RankState], settings: Settings) -> bool:
-    """The probe's counter does not count: the log shows iterations that no record has.
+    """Whether the probe's iteration counter is stuck: the log shows iterations that no record has.
 
-    It may be behind by one: Megatron counts an iteration when it begins the next.
+    A counter behind by one is normal: Megatron counts an iteration when it begins the next.
     """
     steps = job.attempt.steps
     known = [rank.iteration for rank in ranks if rank.iteration is not None]

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How often a job prints an iteration line, how long its steps take, when it last progressed.
 
-Gaps with a save or an evaluation in them are not usual gaps. Where output is buffered, lines come
+Gaps that contain a save or an evaluation do not count as usual. If output is buffered, lines come
 in bursts: then only the longest gap counts. The printed step time excludes saves and evaluations,
-so it is the better guide while the batch size ramps up.
+so it is the better estimate while the batch size ramps up.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from mwatch.stats import median
 RECENT_LINES = 32
 STEP_LINES = 8
 _COUNTED = 10
-_BURST = 0.5  # share of the steps' time: lines that come faster were waiting in a buffer
+_BURST = 0.5  # share of the steps' time: lines that come faster were held in a buffer
 
 
 class Cadence(NamedTuple):
     gap: float  # usual seconds between two lines
     iterations: int  # usual iterations between two lines
-    longest: float  # longest recent gap, with whatever was in it
-    longest_plain: float  # without those in which a save or an evaluation was observed
+    longest: float  # longest recent gap, including saves and evaluations
+    longest_plain: float  # the same without gaps in which a save or an evaluation was observed
 
 
 def cadence(job: Job) -> Cadence | None:
@@ -62,7 +62,7 @@ def cadence(job: Job) -> Cadence | None:
 
 
 def _comes_in_bursts(pairs: list[tuple[Step, Step]]) -> bool:
-    """Most lines follow the one before sooner than their steps can have taken."""
+    """Whether most lines follow the previous one sooner than their steps can have taken."""
     shares = [
         (b.at - a.at) / (b.seconds * (b.iteration - a.iteration))
         for a, b in pairs
@@ -72,7 +72,7 @@ def _comes_in_bursts(pairs: list[tuple[Step, Step]]) -> bool:
 
 
 def _apart(job: Job, pairs: list[tuple[Step, Step]]) -> int | None:
-    """Usual iterations between lines; the extra first line of a process is off the interval."""
+    """Return the usual iterations between lines; a process's first line may be off the interval."""
     on_time = [b.iteration - a.iteration for a, b in pairs if not a.is_first_of_process]
     if len(on_time) >= 2 or (on_time and job.layout.log_interval is None):
         return max(1, round(median(on_time)))
@@ -84,7 +84,7 @@ def step_seconds(job: Job) -> float | None:
     """Estimate the next step: recent seconds per sample times the batch size that is due.
 
     Some trainers print a time that includes their saves, and the first line of a run includes its
-    first step. Where every line has one or the other, the smaller estimate is the nearer one.
+    first step. If every line includes one of the two, the smaller estimate is the closer one.
     """
     lines = [line for line in _recent(job, STEP_LINES) if line.seconds]
     warm = _warm(job, lines) or lines
@@ -108,21 +108,21 @@ def _estimate(lines: list[Step]) -> float:
 
 
 def slowest_step(job: Job) -> float | None:
-    """Return the slowest recent step, for when calibration has learnt nothing."""
+    """Return the slowest recent step, for use while calibration has learnt nothing."""
     lines = [line for line in _recent(job, STEP_LINES) if line.seconds]
     return max((line.seconds or 0.0 for line in _warm(job, lines)), default=None)
 
 
 def _warm(job: Job, lines: list[Step]) -> list[Step]:
-    """Drop the first two lines of the attempt if there are others: a pod that prints nothing of the
-    start has its slow first step in them, unmarked."""
+    """Drop the first two lines of the attempt if there are others: in a pod whose log does not show
+    the start, they include the slow first step without a mark."""
     warm = [line for line in lines if is_warm(line)]
     cold = list(islice(job.attempt.steps, 2))
     return [line for line in warm if line not in cold] or warm
 
 
 def is_warm(line: Step | Pace) -> bool:
-    """Not the first step of a process, and not a line that counts iterations again."""
+    """Whether the line is not the first of a process and repeats no printed iterations."""
     return not line.is_first_of_process and line.new >= line.covers
 
 
@@ -135,7 +135,7 @@ def _holds_more_than_steps(job: Job, before: Step, after: Step) -> bool:
 
 
 def _asides(job: Job, lines: list[Step]) -> list[int]:
-    """Return after which iterations of these lines log or probe showed a save or an evaluation."""
+    """Return the iterations of these lines after which log or probe showed a save or evaluation."""
     first = lines[0].iteration - lines[0].new if lines else 0
     return [iteration for iteration in job.attempt.asides if iteration >= first]
 
@@ -176,8 +176,9 @@ def step_limit(job: Job, settings: Settings) -> float | None:
 
 
 def counted_step(job: Job, settings: Settings) -> float | None:
-    """Return the mean step by the probe's count alone, for when no line shows a step yet; None if
-    it counted too few. It looks once a second."""
+    """Return the mean step time by the probe's count alone, for use before any line shows a step;
+    None if it counted too few. One polling interval is added, as it reads the count once a second.
+    """
     attempt = job.attempt
     if attempt.first_iteration is None or attempt.iteration is None:
         return None
@@ -189,14 +190,14 @@ def counted_step(job: Job, settings: Settings) -> float | None:
 
 
 def went_on(job: Job, at: float, settings: Settings) -> bool:
-    """Iterations were finished well after `at`: the event did not stop the job."""
+    """Whether iterations were finished well after `at`: the event did not stop the job."""
     last = last_iteration_at(job.attempt)
     margin = step_limit(job, settings) or settings.hang.probe_floor_seconds
     return last is not None and last > at + margin
 
 
 def iteration_at(attempt: Attempt, at: float) -> int | None:
-    """Return the iteration that was being done at that time, as far as the lines show."""
+    """Return the iteration that was in progress at that time, as far as the lines show."""
     later = next((step for step in attempt.steps if step.at >= at), None)
     if later is not None:
         return later.first_covered

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the place in the code where an exception was raised says of its cause."""
+"""Classify the cause of an exception by the place in the code that raised it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ _READS_DATA = re.compile(
 _STARTS_PROCESS = re.compile(
     r"\bin (?:_get_write_results_queue|Manager|_?start_(?:server|manager))$"
 )
-"""The process imports the user's script: without a main guard it ends at once."""
+"""Functions that start a process which imports the user's script: without a main guard it ends at
+once."""
 _RERUN_STATE = re.compile(r"rerun_state_machine\.py:\d+ in _restore_state$")
-"""Fails on a checkpoint that Megatron wrote only to show a wrong result."""
+"""Code that fails on a checkpoint that Megatron wrote only to show a wrong result."""
 
 
 def reads_data(text: str) -> bool:
-    """A place or message of code that raises programming errors about the files it reads."""
+    """Whether it is a place or message of code that raises programming errors about its files."""
     return _READS_DATA.search(text) is not None
 
 
 def cause_of_place(name: str | None, where: str | None) -> Cause | None:
-    """`name`: that of the exception; None: the place alone says nothing."""
+    """Classify the exception `name` raised at `where`; None if the place is not specific."""
     place = where or ""
     if _RERUN_STATE.search(place):
         return Cause.CHECKPOINT

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pick the root cause of an ended attempt out of everything that was printed and reported.
 
-In this order: the reason given by Kubernetes or the wrapper; Megatron's own exits 16 and 17; the
-earliest root fault, or an exception before it; memory that the kernel reports; ranks that waited in
-different collectives; the signal; and last the cascade, in which ranks complain about each other.
-What training survived is ignored. A traceback without its last line counts if nothing else does.
+The candidates, in this order: the reason given by Kubernetes or the wrapper; Megatron's own exits
+16 and 17; the earliest root fault, or an exception before it; an out-of-memory kill that the kernel
+reports; ranks that waited in different collectives; the signal; and last the cascade, in which
+ranks report the loss of each other. Anything that training survived is ignored. A traceback without
+its last line counts only if nothing else does.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _CHECKPOINT_FILE = re.compile(
 _REFUSALS = frozenset({"assertion-failed", "te-assertion"})
 _VAGUE = _REFUSALS | {"checkpoint-load-exit-zero", "container-not-started", "cuda-no-gpu-visible",
                       "cuda-unknown-error"}  # fmt: skip
-"""Any other root fault says more; the reason of a failed load is in the lines after it."""
+"""Any other root fault is more specific; the reason of a failed load is in the lines after it."""
 _STRONGER = frozenset({Cause.OOM, Cause.HARDWARE, Cause.STORAGE, Cause.FABRIC, Cause.KILLED})
 """Causes that explain why a good checkpoint could not be read."""
 _BY_CASCADE = frozenset(
@@ -61,12 +62,12 @@ _PORT = "store-port-in-use"
 _PORT_IN_USE = re.compile(r"[Aa]ddress already in use|EADDRINUSE")
 _ASSERTION = "process-assertion"
 _LATE_LINES = 40
-_AGAIN = 5  # warnings of one kind
+_AGAIN = 5  # warnings of one kind that together show a failure
 _WATCHED = frozenset({"ft-no-first-heartbeat", "ft-no-heartbeat", "ft-section-timeout"})
 _HOST_LOST = "mpi-host-lost"
 _INTERRUPT, _HUB = "keyboard-interrupt", "hub-unreachable"
 _CRASH_LOOP = "k8s-crash-loop"
-_STUCK = ("build", "meet")  # what people interrupt because it does not end
+_STUCK = ("build", "meet")  # activities that people interrupt because they do not end
 _LOADER_WORKER, _IN_WORKER = "dataloader-worker-error", "in DataLoader worker process"
 _DECODING = re.compile(
     r"DecodeError|EOFError|BadZipFile|BadGzipFile|UnpicklingError|zlib\.error|LZMAError|ArrowInvalid"
@@ -74,7 +75,7 @@ _DECODING = re.compile(
 )
 TIMEOUTS = frozenset({"collective-timeout", "gloo-timeout", "hccl-timeout"})
 _SEGFAULTS = frozenset({"process-segfault", "process-segfault-nccl"})
-"""What a watchdog may cause when it ends a process that waited in vain."""
+"""Crashes that a watchdog may cause when it ends a process that waits forever."""
 
 
 class RootCause(NamedTuple):
@@ -88,10 +89,10 @@ class RootCause(NamedTuple):
 
 
 def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | None:
-    """None: nothing that could end an attempt was observed after its last step.
+    """Return the root cause; None if nothing that could end an attempt followed its last step.
 
-    With `after`, which is for a recorded log that shows no end: lines that only warn do not count,
-    nor do those before this line of their file.
+    `after` (line number by file) is for a recorded log that shows no end: lines that only warn do
+    not count, nor do lines up to that one.
     """
     seen = _Seen(job, after=after)
     reported = (
@@ -111,7 +112,7 @@ def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | 
         is_first = not job.past and not job.attempt.steps
         fault = reported.fault.fault if reported.fault else None
         if is_first and fault and (fault.id == _PORT or _PORT_IN_USE.search(fault.text)):
-            # No process of an attempt before can hold it.
+            # There is no earlier attempt whose process can hold the port.
             return reported._replace(cause=Cause.USER_ERROR)
         return reported
     if not seen.has_ended:
@@ -122,8 +123,8 @@ def root_cause(job: Job, after: Mapping[str, int] | None = None) -> RootCause | 
 class _Seen:
     """Everything observed since the last step.
 
-    A pipe flushed late prints step lines after the traceback that ended them. With `has_late_lines`
-    any exception that a rank did not catch counts, wherever it is.
+    A pipe that is flushed late prints step lines after the traceback that ended the run. With
+    `has_late_lines`, any exception that a rank did not catch counts, wherever it is.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class _Seen:
         self._code = self._exit_code()
 
     def _is_uncaught(self, error: Error) -> bool:
-        """It names its rank, as only the hook of a process that ends does, or is just above the
+        """Whether it names its rank, as only the hook of a dying process does, or is just above the
         last step."""
         last = self._last
         if error.rank is not None or last is None or last.file != error.file:
@@ -182,7 +183,7 @@ class _Seen:
         return at >= last.at - _BEFORE_SECONDS
 
     def _exit_code(self) -> int | None:
-        """A launcher's report comes first: torchrun's own exit code is always 1."""
+        """Return the exit code, preferably a launcher's report: torchrun's own code is always 1."""
         ends: list[Error | ProcessExit] = [seen.error for seen in self._reports]
         ends += [gone.exit for gone in self._gone]
         codes = [causes.plain(end.exit_code, end.signal) for end in ends]
@@ -203,7 +204,7 @@ class _Seen:
         return None
 
     def cause_by_rerun(self) -> RootCause | None:
-        """Megatron asks for a resume (16), or has judged a result to be wrong (17)."""
+        """Return the cause if Megatron asks for a resume (16) or judged a result as wrong (17)."""
         ids = {seen.fault.id for seen in self._faults}
         if self._is_of_another_program(ids):
             return None
@@ -214,7 +215,7 @@ class _Seen:
         return self._of_rerun(Cause.NAN if "rerun-application-error" in ids else Cause.HARDWARE)
 
     def _is_of_another_program(self, ids: Iterable[str]) -> bool:
-        """A printed 16 or 17 means something else where nothing is Megatron's, as in MPI."""
+        """Whether a printed 16 or 17 is not Megatron's (MPI): nothing else shows Megatron."""
         is_megatron = self._has_ever_trained or any(each.startswith("rerun-") for each in ids)
         return not is_megatron and all(gone.is_printed for gone in self._gone)
 
@@ -230,7 +231,7 @@ class _Seen:
         return self._cause_by_load() or self._cause_by_first()
 
     def _cause_by_load(self) -> RootCause | None:
-        """For a failed load, where it was raised says more than a fault that fits any file."""
+        """Judge a failed load: where it was raised says more than a fault that fits any file."""
         if self._has_trained:
             return None
         raised = [seen for seen in self._tracebacks() if seen.error.during == "load"]
@@ -262,13 +263,13 @@ class _Seen:
         root = self._of_error(error)
         report = self._report
         if report and signal_of(report.error.exit_code) in causes.SHOT:
-            # torchrun saw the first process die by a signal: other errors came after
+            # torchrun reports that the first process died by a signal: other errors came later
             is_sure = report.error.kind == REPORTS[0] or root.cause is not Cause.USER_ERROR
             return None if is_sure else root
         return root
 
     def _cause_of_refusal(self, fault: Fault) -> Cause:
-        """A torn or quoted assertion has its message, but no traceback."""
+        """Classify a truncated or quoted assertion: its message is known, but no traceback."""
         if numbers := cause_of_numbers(fault.text):
             return numbers
         if self._has_trained:
@@ -291,13 +292,13 @@ class _Seen:
         if cause is Cause.CHECKPOINT and causes.is_of_a_loader(self._faults):
             cause = Cause.DATA
         if seen.fault.id == _HOST_LOST and signal_of(self._code) in causes.SHOT:
-            cause = Cause.LOST_POD  # the shell that mpirun had there was killed with its pod
+            cause = Cause.LOST_POD  # mpirun's remote shell was killed with its pod
         if seen.fault.id == _HUB and any(e.error.during == "data" for e in self._tracebacks()):
-            cause = Cause.STORAGE  # the data is read from there
+            cause = Cause.STORAGE  # the data is read from the hub
         if cause is Cause.DATA and is_shard and (is_moved or not self._has_trained):
             cause = Cause.CHECKPOINT
         if cause is Cause.STORAGE and seen.entry.runbook == "checkpoint":
-            # The writer passes on whatever was raised in it.
+            # The checkpoint writer passes on any exception raised in it.
             error = raised.error if raised else None
             raised_name = f"{error.error}: {error.message}" if error else ""
             if causes.blames_code(f"{seen.fault.text} {raised_name}"):
@@ -323,18 +324,18 @@ class _Seen:
         return RootCause(cause, seen.at, error=seen, confidence=0.7)
 
     def _is_bad_record(self, name: str | None) -> bool:
-        """A worker of a data loader could not decode what it read, or not use it as that before."""
+        """Whether a data loader worker could not decode a record, or not use it like others."""
         is_in_worker = any(seen.fault.id == _LOADER_WORKER for seen in self._faults)
         is_relayed = any(_IN_WORKER in each.error.message for each in self._errors)
         has_read = self._has_trained or _DECODING.search(str(name)) is not None
         return has_read and (is_in_worker or is_relayed)
 
     def _is_bad_sample(self, name: str | None) -> bool:
-        """A check of the code of the data failed in a worker that had read well before."""
+        """Whether an assertion of the data code failed in a worker that had read data before."""
         return self._has_trained and name == "AssertionError" and self._is_bad_record(name)
 
     def _is_of_a_load(self, seen: ErrorSeen) -> bool:
-        """Something that the checkpoint lacks, passed on by the code that reads it."""
+        """Whether the checkpoint lacks a key, as passed on by the code that reads it."""
         names = (str(each.error.error) for each in self._errors)
         is_passed_on = any("Checkpoint" in name for name in names)
         is_missing = str(seen.error.error).endswith("KeyError")
@@ -347,7 +348,7 @@ class _Seen:
             if seen.is_root and not causes.is_without_memory(seen, self._faults)
         ]
         if causes.ran_out_of_memory(self._faults):
-            # Peers of who was killed see that the path is gone.
+            # Peers of the killed process only report a lost path.
             roots = [seen for seen in roots if seen.entry and seen.entry.blame is not Blame.FABRIC]
             roots = [seen for seen in roots if seen.fault.id != _HOST_LOST]
         timeouts = (self._order(seen) for seen in self._faults if seen.fault.id in TIMEOUTS)
@@ -366,7 +367,7 @@ class _Seen:
         return min(own, key=self._order, default=None)
 
     def _tracebacks(self) -> list[ErrorSeen]:
-        """Those with a name, without those that another process caused."""
+        """Return the exceptions with a name, without those that another process caused."""
         raised = (seen for seen in self._errors if seen.error.kind in _RAISED and seen.error.error)
         cancelled = causes.cancelled_at(self._faults)
         return [
@@ -395,9 +396,9 @@ class _Seen:
     def cause_by_signal(self) -> RootCause | None:
         number = signal_of(self._code)
         if number is None or (number == causes.SIGABRT and self._first_cascade() is not None):
-            return None  # torch's watchdog ends a process by causes.SIGABRT
+            return None  # torch's watchdog ends a process by SIGABRT
         if any(seen.fault.id in _WATCHED for seen in self._faults):
-            return None  # so does that of ft_launcher, by SIGKILL
+            return None  # ft_launcher's watchdog ends it by SIGKILL
         return self._of_code()
 
     def cause_by_cascade(self) -> RootCause | None:
@@ -407,7 +408,7 @@ class _Seen:
         return RootCause(cause_of(seen.entry), seen.at, seen, self._report, confidence=0.6)
 
     def _first_cascade(self) -> FaultSeen | None:
-        """Prefer a collective that timed out, or NCCL's network, to a launcher that tidies up."""
+        """Return the first cascade; a collective timeout or NCCL network fault precedes others."""
         cascades = [
             seen for seen in unexplained(self._faults)
             if seen.entry is not None
@@ -423,7 +424,7 @@ class _Seen:
         return min(sure or firm or cascades, key=self._order, default=None)
 
     def any_cause(self) -> RootCause | None:
-        """Only consequences were printed, and no exit was observed."""
+        """Return a cause although only consequences were printed and no exit was observed."""
         error = next((seen for seen in self._errors if seen.error.kind in _RAISED), None)
         fault = next((seen for seen in self._faults if seen.fault.role == Role.CASCADE), None)
         first = error or fault
@@ -443,7 +444,7 @@ class _Seen:
         return RootCause(Cause.CRASH, report.at, error=report, confidence=0.5)
 
     def _loops(self) -> bool:
-        """The container is started again and again, and always ends alike."""
+        """Whether the container is restarted repeatedly and always ends in the same way."""
         return any(seen.fault.id == _CRASH_LOOP for seen in self._faults)
 
     def _of_code(self) -> RootCause:

@@ -3,8 +3,8 @@
 """Whether an attempt has been silent for longer than its current phase allows.
 
 The log cannot show everything: a periodic evaluation prints nothing until its result, and only
-rank 0 prints saves. Where one may be under way, its deadline is added to the limit. The trainer's
-own watchdogs can end the wait earlier. Whether a stall is worth a restart is decided elsewhere.
+rank 0 prints saves. While one may be in progress, its deadline is added to the limit. The trainer's
+own watchdogs can end the wait earlier. Whether a stall justifies a restart is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GIVEN_UP = frozenset(
         "monitor-ends-timeout", "watchdog-heartbeat", "watchdog-stuck",
     }
 )  # fmt: skip
-"""Faults after which the trainer is taken down: the attempt cannot recover."""
+"""Faults after which the trainer is terminated: the attempt cannot recover."""
 _WAITED = frozenset({"collective-timeout", "gloo-timeout"})
 STUCK_HERE = frozenset({"watchdog-heartbeat", "watchdog-stuck"})
 """Faults that blame the process that prints them: a stuck CUDA or NCCL call, or the GIL."""
@@ -68,7 +68,7 @@ def given_up(job: Job, since: float) -> FaultSeen | None:
 
 
 def stuck_here(job: Job, since: float) -> FaultSeen | None:
-    """Return the report of a rank that is stuck alone; several may all wait for another one."""
+    """Return the report of the only stuck rank; several stuck ranks may wait for another one."""
     found = [seen for seen in _since(job, since) if seen.fault.id in STUCK_HERE]
     named = [seen for seen in found if seen.fault.rank is not None]
     if len({seen.fault.rank for seen in named}) != 1:
@@ -117,8 +117,8 @@ def _since(job: Job, since: float) -> list[FaultSeen]:
 
 class Patience(NamedTuple):
     seconds: float
-    confidence: float  # that only a stall lasts longer, before any other witness is considered
-    note: str = ""  # what could not be observed, for people
+    confidence: float  # that a longer silence is a stall, before other witnesses are considered
+    note: str = ""  # what could not be observed, for the summary
 
 
 def patience(job: Job, probe: ProbedRanks, settings: Settings) -> Patience | None:
@@ -137,7 +137,7 @@ def patience(job: Job, probe: ProbedRanks, settings: Settings) -> Patience | Non
 
 
 def _knows_nothing(job: Job) -> bool:
-    """No line of the trainer was understood, so its start cannot be detected either."""
+    """Whether no line of the trainer was understood, so its start cannot be detected either."""
     is_unknown = job.layout.log_interval is None and job.layout.world_size is None
     return job.attempt.phase is JobPhase.STARTING and is_unknown
 
@@ -182,7 +182,7 @@ def _by_probe(job: Job, probe: ProbedRanks, settings: Settings) -> Patience:
 
 
 def _by_count(job: Job, settings: Settings) -> Patience:
-    """No line shows how long a step takes; many counted ones do, though none of them by itself."""
+    """Estimate the limit by the mean of many counted steps, as no line shows how long one takes."""
     default = job.calibration.deadline(DeadlineSlot.TRAINING, settings)
     step, hang = counted_step(job, settings), settings.hang
     if step is None:
@@ -222,8 +222,8 @@ def _shows_saves(job: Job) -> bool:
 
 
 def _shown_by_probe(job: Job, last: Step) -> set[JobPhase]:
-    """Return the phases that the probe would have shown since the last line: it showed them before,
-    and a record of the first rank came after that line."""
+    """Return the phases that the probe would have shown since the last line, because it showed them
+    before and a record of the first rank came after that line."""
     ranks = job.attempt.ranks
     lead = ranks[min(ranks)] if ranks and job.sees(Source.PROBE) else None
     return job.attempt.probed_asides if lead is not None and lead.at > last.at else set()
@@ -233,7 +233,7 @@ def _unprinted(job: Job, last: Step, known: Cadence) -> range:
     """Return the iterations whose evaluation or save may be running now without a line.
 
     An iteration's line is printed before its evaluation and save; a change of phase after the line
-    means that both are over.
+    means that both have finished.
     """
     is_over = job.attempt.progress_at > last.at
     return range(last.iteration + is_over, last.iteration + known.iterations)
@@ -263,14 +263,14 @@ def _are_reported(job: Job, last: Step, open_now: range, interval: int) -> bool:
     first = job.attempt.first_iteration or last.iteration
     before = multiples(range(first, last.iteration), interval)
     if before and not reported and not job.calibration.durations[DeadlineSlot.EVALUATING]:
-        return True  # it was due and did not come: this run does not evaluate
+        return True  # one was due and none came: this run does not evaluate
     each = max(1, job.attempt.evaluations_before // before) if before else 1
     return reported >= each * multiples(range(first, open_now.stop), interval)
 
 
 def aside_seconds(job: Job, settings: Settings) -> float:
-    """Return how long the evaluation or save may take that is due after the next line: that line
-    may have been lost. Where the probe shows them, it is not needed."""
+    """Return the time allowed for an evaluation or save that is due after the next line, as that
+    line may have been lost; nothing is added for activities that the probe shows."""
     attempt, known = job.attempt, cadence(job)
     if attempt.phase is not JobPhase.TRAINING or known is None or not attempt.steps:
         return 0.0
@@ -287,7 +287,7 @@ def aside_seconds(job: Job, settings: Settings) -> float:
 
 
 def _save_seconds(job: Job, due: range, settings: Settings) -> float:
-    """Return how long a save may take that no stream shows, if one of these iterations has one."""
+    """Return the time allowed for a save that no stream prints; 0 if none is due in this range."""
     if _shows_saves(job) or not has_multiple(due, job.layout.save_interval):
         return 0.0
     return _learnt(job, JobPhase.SAVING, settings)
@@ -295,13 +295,14 @@ def _save_seconds(job: Job, due: range, settings: Settings) -> float:
 
 _ENDED_GAPS = 10.0
 _ENDED_SECONDS = 30.0
-"""A silence of at least so many usual gaps and seconds before a kill is the reason for it: nobody
-kills a run that trains, and a launcher reports a death within seconds."""
+"""If the silence before a kill lasted at least this many usual gaps and seconds, it was the reason
+for the kill: people do not kill a run that trains, and a launcher reports a death within seconds.
+"""
 
 
 def stood_still_before(job: Job, at: float, settings: Settings) -> tuple[float, float] | None:
-    """Since when no iteration was finished before the end at `at`, and the silence allowed; None if
-    that was no longer than usual. The phase of that time is over, so only lines are considered."""
+    """Return since when no iteration had finished before the end at `at`, and the allowed silence;
+    None if the silence was within it. The phase is over by now, so only lines are considered."""
     attempt = job.attempt
     since, known = last_iteration_at(attempt), cadence(job)
     if since is None or known is None or not attempt.steps or attempt.save is not None:
@@ -363,7 +364,7 @@ def _exceeded_limit(job: Job, since: float, settings: Settings) -> Stall | None:
     allowed = patience(job, probe, settings)
     at_once = settings.hang.beat_silence_seconds
     if allowed is not None and at_once < allowed.seconds and held_seconds(job, probe) >= at_once:
-        allowed = Patience(at_once, _PROBE)  # whatever it was doing, it does not go on with it
+        allowed = Patience(at_once, _PROBE)  # no activity can continue while every rank is stopped
     if allowed is None or silent < allowed.seconds or _is_dying(job, since, settings):
         return None
     after = probe.newest + 2 * settings.hang.look_seconds
@@ -375,13 +376,13 @@ def _exceeded_limit(job: Job, since: float, settings: Settings) -> Stall | None:
 
 
 def _is_dying(job: Job, since: float, settings: Settings) -> bool:
-    """An error was raised and processes are still exiting: a crash, unless that never ends."""
+    """Whether processes are still exiting after an error: a crash, unless that never ends."""
     last = max((seen.at for seen in job.attempt.errors if seen.at >= since), default=None)
     return last is not None and job.now - last < settings.hang.dying_seconds
 
 
 def _is_reported_dead(job: Job, settings: Settings) -> bool:
-    """A launcher under a wrapper has just printed that a process died."""
+    """Whether a launcher under a wrapper has just reported that a process died."""
     return any(
         seen.error.kind in REPORTS
         and job.has_wrapper(seen.stream)
@@ -393,7 +394,7 @@ def _is_reported_dead(job: Job, settings: Settings) -> bool:
 def fresh_signs(
     job: Job, since: float, settings: Settings, room: float | None = None
 ) -> list[SignSeen]:
-    """Return the signs of this silence; `room` is how far clocks of the sources may be behind."""
+    """Return the signs of this silence; `room`: seconds that the sources' clocks may be behind."""
     hang = settings.hang
     room = hang.beat_silence_seconds if room is None else room
     earliest = max(since - room, job.now - hang.sign_seconds)
@@ -409,7 +410,7 @@ _WORK = re.compile(
 )
 _PAIRED = re.compile(r"SEND|RECV|COALESCED|UNKNOWN")
 _SAME_SIZE = re.compile(r"ALLREDUCE|ALLGATHER|REDUCE_SCATTER|BROADCAST")
-"""Operations in which all ranks give equally much."""
+"""Operations to which all ranks contribute equally many elements."""
 _AGREEING = 3  # ranks that must agree before another one is named
 
 
@@ -436,13 +437,13 @@ class _Work(NamedTuple):
 
 
 def out_of_step(faults: Iterable[FaultSeen]) -> Mismatch | None:
-    """Whether ranks of one group timed out in different collectives: a fault of the code.
+    """Find ranks of one group that timed out in different collectives: a bug in the code.
 
     The watchdog of each rank prints the sequence number, operation and size of the collective that
     it waited in. The same number with another operation or size means that the ranks disagree about
-    what comes next. Each group counts for itself, and the line names its group only in some
-    releases: without a name, all ranks must report the same number. Sends and receives pair up by
-    other rules.
+    the next collective. Each group has its own sequence, and the line names its group only in some
+    releases: without a name, all ranks must report the same number. Sends and receives are ignored,
+    as they pair up by other rules.
     """
     works = [work for work in map(_work, faults) if work is not None]
     if not all(work.group for work in works) and len({work.sequence for work in works}) > 1:

@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from mwatch.model.step import Step
 
-# Losses of experts and extra predictions come and go, and Megatron divides them by the wrong number
-# when steps are skipped: they are never the main loss.
+# Losses of experts and extra predictions are not in every line, and Megatron divides them by the
+# wrong number when steps are skipped: they are never the main loss.
 _USUAL = ("lm loss", "loss", "lm_loss", "lm-loss", "reduced_train_loss", "loss/train/total")
 _SIDE = re.compile(r"balanc|\bz_?loss|aux|mtp|indexer|moe|router|expert", re.I)
 _NEAR = 32
@@ -45,7 +45,7 @@ def main_loss(step: Step) -> float | None:
 
 
 def main_of(losses: Mapping[str, T]) -> T | None:
-    """Of losses by name, or of what else is known of each."""
+    """Return the main loss out of losses by name, or what the mapping holds for it."""
     found = losses.get("lm loss")
     if found is not None:
         return found
@@ -56,8 +56,8 @@ def main_of(losses: Mapping[str, T]) -> T | None:
 def main_name(step: Step) -> str | None:
     """Return the name of the trained loss.
 
-    One of several may be NaN by design, as a mean over nothing. If the gradients are finite, it is
-    not the trained one where another is finite too.
+    One of several losses may be NaN by design, as a mean over no values. If the gradients and
+    another loss are finite, the NaN loss is not the trained one.
     """
     losses, norm = step.losses, step.grad_norm
     name = _first_name(losses)
@@ -68,7 +68,7 @@ def main_name(step: Step) -> str | None:
 
 
 def finite_names(step: Step, *, is_finite: bool = True) -> list[str]:
-    """Names of the losses that are finite, or of those that are not; without those of the side."""
+    """Return the names of losses that are finite, or of those that are not; no side losses."""
     found = (name for name, loss in step.losses.items() if math.isfinite(loss) is is_finite)
     return [name for name in found if not _is_side(name)]
 
@@ -83,7 +83,7 @@ def _first_name(losses: Mapping[str, T]) -> str | None:
 
 
 def is_all_skipped(step: Step) -> bool:
-    """No step of the line counted: its loss is absent (up to core_v0.16) or 0 (from 0.17)."""
+    """Whether no step counted: the loss is absent (up to core_v0.16) or 0 (from 0.17)."""
     return 0 < step.covers <= step.skipped_printed
 
 
@@ -96,7 +96,10 @@ def printed_loss(step: Step) -> float | None:
 
 
 def streak_start(steps: deque[Step], is_in: Callable[[Step], bool]) -> int:
-    """Return the index of its first line; `len(steps)` if the newest line is not in it."""
+    """Return the index of the first line of the newest streak of lines that satisfy `is_in`.
+
+    The result is `len(steps)` if the newest line does not.
+    """
     index = len(steps)
     near = max(0, index - _NEAR)
     for step in reversed(steps):
@@ -109,7 +112,7 @@ def streak_start(steps: deque[Step], is_in: Callable[[Step], bool]) -> int:
 
 
 def _far_start(steps: deque[Step], is_in: Callable[[Step], bool], inside: int) -> int:
-    """Search by doubling strides; a lone good line in a long bad run may be stepped over."""
+    """Search by doubling strides; a single good line in a long bad run may be missed."""
     outside, stride = -1, _NEAR
     while inside > 0:
         probe = max(0, inside - stride)
@@ -159,7 +162,7 @@ def _including_partial_line(steps: deque[Step], first: int) -> int:
 
 
 def _has_many_skips(step: Step) -> bool:
-    """At least ten times as many as a healthy loss scaler skips."""
+    """Whether at least ten times as many steps were skipped as with a healthy loss scaler."""
     return step.skipped * _FEW > step.new
 
 

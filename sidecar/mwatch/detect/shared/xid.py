@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules for NVIDIA Xids: a burst of them is judged, not a single line.
 
-Xids are kept apart by node, in order of time. No Xid proves nothing unless the kernel log is read.
+Xids are grouped by node, in order of time. The absence of Xids proves nothing unless the kernel log
+is read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from mwatch.model.fault import AvoidNode, Blame, RestartHelps, Role
 from mwatch.model.job import FaultSeen
 
-BURST_SECONDS = 180.0  # of silence end a burst; as NVIDIA's own fleet tools group them
+BURST_SECONDS = 180.0  # of silence end a burst, as in NVIDIA's own fleet tools
 REPEAT_SECONDS = 24 * 3600.0
 _NVLINK5 = range(144, 151)
 _AFTER_NVLINK5 = frozenset({94, 95})
@@ -43,7 +44,7 @@ def node(seen: FaultSeen) -> str:
 
 
 def action(seen: FaultSeen) -> str | None:
-    """Return what Xid 154 asks for; the text `None` if the GPU has recovered."""
+    """Return the action that Xid 154 asks for; the text `None` if the GPU has recovered."""
     if number(seen) != RECOVERY_ACTION:
         return None
     found = _ACTION.search(seen.fault.text)
@@ -51,7 +52,7 @@ def action(seen: FaultSeen) -> str | None:
 
 
 def asks_for_recovery(seen: FaultSeen) -> bool:
-    """A recovery is due now; a GPU that is only to be drained works until the job ends."""
+    """Whether a recovery is due now; a GPU that is only to be drained works until the job ends."""
     reported = action(seen)
     return (
         reported is not None
@@ -89,14 +90,14 @@ def _in_bursts(xids: Iterable[FaultSeen]) -> list[list[FaultSeen]]:
 
 
 def is_machine(seen: FaultSeen) -> bool:
-    """The entry blames the GPU or its node, and is a root cause."""
+    """Whether the entry is a root cause and blames the GPU or its node."""
     if seen.entry is None:
         return seen.fault.id == UNKNOWN
     return seen.entry.role is Role.ROOT and seen.entry.blame in _MACHINE
 
 
 def is_fatal(seen: FaultSeen) -> bool:
-    """Waiting on this node does not fix it."""
+    """Whether waiting on this node cannot fix it."""
     if asks_for_recovery(seen):
         return True
     entry = seen.entry
@@ -106,7 +107,7 @@ def is_fatal(seen: FaultSeen) -> bool:
 
 
 def roots(burst: list[FaultSeen]) -> list[FaultSeen]:
-    """Return those of a burst that are the machine's own fault, in order of time."""
+    """Return the Xids of a burst that are the machine's own fault, in order of time."""
     found = []
     is_nvlink = False
     for seen in burst:
@@ -119,9 +120,9 @@ def roots(burst: list[FaultSeen]) -> list[FaultSeen]:
 
 
 def repeated(now: list[FaultSeen], before: list[FaultSeen]) -> FaultSeen | None:
-    """Return an application's Xid that came again on the same GPU only: suspect the GPU.
+    """Return an application's Xid that recurred on one GPU only: the GPU is suspect.
 
-    On several GPUs at once it is the software; a second line of one burst is not a repeat.
+    On several GPUs at once the software is at fault; a second line of one burst is not a repeat.
     """
     ours = sorted(filter(_may_be_machine, now), key=lambda seen: seen.at)
     for burst in reversed(_in_bursts(ours)):

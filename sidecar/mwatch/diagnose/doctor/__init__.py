@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`mwatch doctor`: whether mwatch can do its work here, one line for each part of it."""
+"""`mwatch doctor`: checks whether mwatch can work here, with one line per check."""

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
 """Checks of a cluster and a namespace: API server, kinds, clock, controller, Lease, network, and
-whether Prometheus scrapes: at an address that was given, or at a Service that looks like one.
+whether Prometheus scrapes mwatch. Prometheus is queried at a given address, or at a Service that
+has one of its usual labels.
 
-`examine` makes all checks in one pass; one that cannot be made is a skipped line with the reason.
-Only the image pull creates something, so it runs only if it is asked for.
+`examine` runs all checks in one pass; a check that cannot run is a skipped line with the reason.
+Only the image pull check creates an object in the cluster, so it runs only on request.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Kinds(NamedTuple):
 
 
 def check_kinds(access: Access) -> Kinds:
-    """Which kinds of jobs the cluster has, and whether in a version that mwatch reads."""
+    """Check which kinds of jobs the cluster serves, and if mwatch supports their versions."""
     every = {**{kind.value: each for kind, each in OF_KIND.items()}, "Kueue": WORKLOADS}
     asks = {name: partial(_served, access, each) for name, each in every.items()}
     found = {name: str(each) for name, each in gather(asks, seconds=_CALL_SECONDS + 2).items()}
@@ -74,7 +75,7 @@ def check_kinds(access: Access) -> Kinds:
 
 
 def _served(access: Access, resource: ApiResource) -> str:
-    """`yes`, `no`, or what is wrong."""
+    """Return `yes`, `no`, or a description of the version mismatch."""
     answer = access.call("GET", f"/apis/{resource.group}/{resource.version}")
     if answer.is_ok:
         plurals = {text(each, "name") for each in items(answer.body, "resources")}
@@ -89,11 +90,11 @@ def _served(access: Access, resource: ApiResource) -> str:
 class ServerClock(NamedTuple):
     line: DoctorLine
     ahead_seconds: float | None
-    """Of this machine's clock; None: not known."""
+    """How far the API server is ahead of this machine's clock; None: unknown."""
 
 
 def check_clock(access: Access) -> ServerClock:
-    """By the Date header, which has whole seconds."""
+    """Compare clocks by the Date header, which has a resolution of one second."""
     name, began = "clock", time.time()
     try:
         page = access.response("/version", None, _CALL_SECONDS)
@@ -112,11 +113,11 @@ def check_clock(access: Access) -> ServerClock:
 class ControllerState(NamedTuple):
     lines: tuple[DoctorLine, ...]
     jobs: tuple[Mapping[str, Any], ...] | None
-    """As the controller reports them; None: it does not answer."""
+    """Jobs as the controller reports them; None if it does not respond."""
 
 
 def check_controller(access: Access, namespace: str, ahead: float | None) -> ControllerState:
-    """`ahead`: of the API server's clock before ours."""
+    """`ahead`: seconds by which the API server's clock is ahead of ours."""
     lease = check_lease(access, namespace, time.time() + (ahead or 0.0))
     name = "controller"
     try:
@@ -137,7 +138,7 @@ def check_controller(access: Access, namespace: str, ahead: float | None) -> Con
 
 
 def check_lease(access: Access, namespace: str, now: float) -> DoctorLine:
-    """`now`: by the clock of the API server."""
+    """Check that the controller's Lease is held. `now`: time by the API server's clock."""
     name, fix = "lease", _PODS.format(namespace=namespace)
     try:
         answer = access.get(LEASES, namespace, LEASE)
@@ -161,7 +162,7 @@ def check_lease(access: Access, namespace: str, now: float) -> DoctorLine:
 def check_network(
     access: Access, namespace: str, jobs: Sequence[Mapping[str, Any]] | None
 ) -> DoctorLine:
-    """Whether the controller reaches the sidecars on port 9401, by what it reports of them."""
+    """Check, by the controller's report, whether it reaches the sidecars on port 9401."""
     name = "network"
     if jobs is None:
         return skipped(name, "only a controller can tell whether it reaches port 9401")
@@ -224,7 +225,7 @@ def check_pod_monitor(access: Access, namespace: str) -> DoctorLine:
 
 
 def check_scrapes(access: Access, namespace: str, address: str, pods: int | None) -> DoctorLine:
-    """`address`: of Prometheus; empty: look for it. `pods`: with a sidecar; None: not known."""
+    """`address`: of Prometheus; empty: search for it. `pods`: number with a sidecar, if known."""
     name, fix = (
         "Prometheus",
         "compare the labels of the PodMonitor with podMonitorSelector of Prometheus",
@@ -257,7 +258,7 @@ def check_scrapes(access: Access, namespace: str, address: str, pods: int | None
 
 
 def scraped(fetch: Callable[[str], bytes], namespace: str) -> int:
-    """How many pods of the namespace Prometheus has read lately. ValueError for a bad answer."""
+    """Count the pods that Prometheus has recently scraped. ValueError for an invalid response."""
     wanted = namespace.replace("\\", "").replace('"', "")
     own = f'mwatch_start_timestamp_seconds{{namespace="{wanted}",run_namespace=""}}'
     query = f"count(count by (pod) ({own}))"
@@ -271,7 +272,7 @@ def scraped(fetch: Callable[[str], bytes], namespace: str) -> int:
 
 
 def _fetch(url: str) -> bytes:
-    """ValueError if there is no answer, or another one than 200."""
+    """Return the body; ValueError if there is no response or its status is not 200."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("give an address such as http://prometheus:9090")
@@ -289,7 +290,7 @@ def _fetch(url: str) -> bytes:
 
 
 def _service(access: Access) -> Port | None:
-    """The first Service of any namespace with a label of Prometheus."""
+    """Return the first Service in any namespace with a usual label of Prometheus."""
     for labels in _SELECTORS:
         for body in access.list(SERVICES, None, labels=labels).objects:
             return Port(
@@ -313,11 +314,11 @@ class DoctorRequest(NamedTuple):
     job: str | None = None
     pulls: bool = False
     prometheus: str = ""
-    """Address; empty: look for a Service."""
+    """Address of Prometheus; empty: search for a Service."""
 
 
 def examine(access: Access, request: DoctorRequest) -> DoctorReport:
-    """InputError if there is no such job."""
+    """Run all checks; InputError if there is no such job."""
     try:
         version = access.server_version()
     except KubeError as error:

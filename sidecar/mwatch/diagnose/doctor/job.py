@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of one running job: sidecars, probe, token, clocks, volumes, flight recorder and RAS.
 
-Everything is read from the pods' objects and the sidecars' snapshots; no Secret is read. Whether
-the nodes can pull mwatch's image is tried, on request, by a pod that is created and removed. It is
-placed like the pods of the job, with their pull secrets, and runs `--version`.
+All data comes from the pod objects and the sidecars' snapshots; no Secret is read. On request, the
+image pull is tested by a temporary pod that runs `--version`. It is scheduled like the pods of the
+job and uses their pull secrets.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _INJECT = "mwatch inject -f job.yaml | kubectl apply -f -"
 class JobPods(NamedTuple):
     job: KubeJob
     running: tuple[tuple[Mapping[str, Any], KubePod], ...]
-    """As JSON and parsed."""
+    """Running pods, as JSON and parsed."""
     reports: tuple[PodReport, ...]
-    """Of running pods with a sidecar."""
+    """Reports of the running pods that have a sidecar."""
 
     @property
     def answers(self) -> list[PodReport]:
@@ -99,7 +99,7 @@ def _has_sidecar(pod: KubePod) -> bool:
 
 
 def _token(access: Access, pods: JobPods) -> DoctorLine:
-    """A sidecar with a token refuses a request without one; without a token it refuses all."""
+    """A sidecar with a token refuses requests without it; one without a token refuses all."""
     name, pod = "token", pods.answers[0].pod
     body = next(body for body, each in pods.running if each.uid == pod.uid)
     volumes = {text(each, "name"): each for each in items(body, "spec", "volumes")}
@@ -137,7 +137,7 @@ def _clocks(pods: JobPods) -> DoctorLine:
 
 
 def _probe(pods: JobPods) -> DoctorLine:
-    """Every rank writes a record each second."""
+    """Check that every rank writes its probe record, which it does each second."""
     name, alive, world = "probe", set[int](), 0
     for each in pods.answers:
         assert each.snapshot is not None
@@ -184,7 +184,7 @@ def _ras(pods: JobPods) -> DoctorLine:
 
 
 def _storage(pods: JobPods) -> DoctorLine:
-    """Whether another checkpoint fits."""
+    """Check whether another checkpoint fits on the volume."""
     name = "checkpoint volume"
     for each in pods.answers:
         snapshot = each.snapshot
@@ -206,7 +206,7 @@ def _storage(pods: JobPods) -> DoctorLine:
 
 
 def _volume(pods: JobPods) -> DoctorLine:
-    """The volume between wrapper and sidecar."""
+    """Check the volume that wrapper and sidecar share."""
     name, body = "mwatch volume", pods.running[0][0]
     found = [each for each in items(body, "spec", "volumes") if text(each, "name") == VOLUME]
     if not found:
@@ -222,7 +222,7 @@ def _volume(pods: JobPods) -> DoctorLine:
 
 
 def _env(pods: JobPods, name: str) -> str | None:
-    """The value in the manifest of the first pod; None: not set there."""
+    """Return the value in the manifest of the first pod; None if it is not set there."""
     body = pods.running[0][0]
     found: Sequence[str] = [
         text(each, "value")
@@ -255,7 +255,7 @@ class PullTimes(NamedTuple):
 def image_of(
     access: Access, namespace: str, pod: Mapping[str, Any] | None
 ) -> tuple[str, Mapping[str, Any]]:
-    """The image of the job's sidecar or of the controller, and the pod spec it stands in."""
+    """Return the image of the job's sidecar, or of the controller, and its pod spec."""
     spec = mapping(pod, "spec") if pod is not None else {}
     for each in (*items(spec, "initContainers"), *items(spec, "containers")):
         if text(each, "name") == SIDECAR:
@@ -272,7 +272,7 @@ def check_pull(
     pod: Mapping[str, Any] | None,
     times: PullTimes | None = None,
 ) -> DoctorLine:
-    """`pod`: one of the job, as JSON."""
+    """Test whether the nodes can pull the image. `pod`: a pod of the job, as JSON."""
     name = "image pull"
     try:
         image, spec = image_of(access, namespace, pod)
@@ -341,7 +341,7 @@ def _pod(image: str, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _state(body: Mapping[str, Any]) -> tuple[str, str]:
-    """`pulled`, `failed` or `waiting`, and why."""
+    """Return `pulled`, `failed` or `waiting`, and the reason."""
     for each in items(body, "status", "containerStatuses"):
         waiting = text(each, "state", "waiting", "reason")
         if text(each, "imageID") or part(each, "state", "running") is not None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The result of `mwatch doctor`: a line for each check, with the fix beside each problem."""
+"""The result of `mwatch doctor`: one line per check, with a fix for each problem."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 UNREACHABLE = "cluster"
-"""Name of the line about a cluster that cannot be read."""
+"""Name of the line about an unreachable cluster."""
 
 
 class LineState(StrEnum):
@@ -22,10 +22,10 @@ class DoctorLine(NamedTuple):
     name: str
     state: LineState
     text: str
-    """What was found; of a skipped check, why it did not run."""
+    """The result; for a skipped check, why it did not run."""
     fix: str = ""
     manifest: str = ""
-    """YAML that `kubectl apply -f -` takes, where the fix is one."""
+    """YAML for `kubectl apply -f -`, if applying it is the fix."""
 
 
 def ok(name: str, text: str) -> DoctorLine:
@@ -41,7 +41,7 @@ def skipped(name: str, why: str, fix: str = "", manifest: str = "") -> DoctorLin
 
 
 def unreachable(error: Exception, *, is_problem: bool = True) -> DoctorLine:
-    """Of a message that ends with its fix, as those of `kube.errors` do."""
+    """Make a line from an error whose message ends with its fix, as in `kube.errors`."""
     text, _, fix = str(error).partition("; ")
     state = LineState.PROBLEM if is_problem else LineState.SKIPPED
     return DoctorLine(UNREACHABLE, state, f"not reachable: {text}", fix)
@@ -50,7 +50,7 @@ def unreachable(error: Exception, *, is_problem: bool = True) -> DoctorLine:
 class DoctorReport(NamedTuple):
     lines: tuple[DoctorLine, ...]
     is_reachable: bool = True
-    """False: a cluster was named or configured, and cannot be read."""
+    """False if a cluster was named or configured but is unreachable."""
 
     @property
     def exit_code(self) -> int:
@@ -76,6 +76,6 @@ class DoctorReport(NamedTuple):
 
 
 def names(found: Sequence[str], most: int = 3) -> str:
-    """`a, b, c and 4 more`."""
+    """Format names as `a, b, c and 4 more`."""
     more = f" and {len(found) - most} more" if len(found) > most else ""
     return ", ".join(found[:most]) + more

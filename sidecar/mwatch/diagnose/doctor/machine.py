@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of this machine, for `mwatch run`: GPUs, /proc, rights, disk and the port of the page."""
+"""Checks of this machine, for `mwatch run`: GPUs, /proc, permissions, disk and page port."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_FREE = 1 << 30
 _GIB = float(1 << 30)
 _SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 _READ = ("stat", "status", "cmdline", "io", "wchan", "task", "fd")
-"""Files of a process that the watcher reads."""
+"""Files below /proc/PID that the watcher reads."""
 _NVML_SECONDS = 10.0
 
 
@@ -35,7 +35,7 @@ def _gpus() -> DoctorLine:
 
     def count() -> int | Exception:
         try:
-            return len(open_nvml().devices())  # in a thread that is given up if the driver hangs
+            return len(open_nvml().devices())  # in a thread that is abandoned if the driver hangs
         except (NvmlAbsent, NvmlBroken) as error:
             return error
 
@@ -68,7 +68,7 @@ def _proc() -> DoctorLine:
 
 
 def _tracing() -> DoctorLine:
-    """mwatch itself does not trace; a person may want py-spy beside it."""
+    """Check that py-spy can attach. mwatch itself does not trace, but a user may need py-spy."""
     name = "py-spy"
     try:
         scope = int(Path(_SCOPE).read_text())

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a person, and the controller, may do what mwatch needs, by the API server's own word.
+"""Asks the API server whether a user, and the controller, have the permissions mwatch needs.
 
-Each right of the shipped roles is one SelfSubjectAccessReview: a SelfSubjectRulesReview would be
-one call for all, but is incomplete where a webhook authorizes, as on AKS and EKS. What is missing
-is printed as a Role and its binding, ready to apply.
+Each permission of the shipped roles is checked by one SelfSubjectAccessReview. A
+SelfSubjectRulesReview would check all in one call, but is incomplete where a webhook authorizes, as
+on AKS and EKS. Missing permissions are printed as a Role and its binding, ready to apply.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Right(NamedTuple):
 
 
 def rights_of(file: str, groups: Iterable[str]) -> list[Right]:
-    """Of the Role in a shipped file, as far as the cluster serves the groups."""
+    """Return the rights of the Role in a shipped file, limited to API groups in `groups`."""
     path = shipped.files(shipped.Kind.RBAC).get(PurePosixPath(file))
     if path is None:
         return []
@@ -62,8 +62,8 @@ def rights_of(file: str, groups: Iterable[str]) -> list[Right]:
 def missing(
     access: Access, namespace: str, rights: Sequence[Right], *, user: str = ""
 ) -> list[Right]:
-    """Those that the caller, or another user, does not have. NoPermission if this user may not ask
-    about another one."""
+    """Return the rights that the caller, or another user, lacks. NoPermission if the caller may not
+    check the rights of another user."""
     asks = {
         str(index): partial(_is_allowed, access, namespace, right, user)
         for index, right in enumerate(rights)
@@ -91,7 +91,7 @@ def _is_allowed(access: Access, namespace: str, right: Right, user: str) -> bool
 def manifest_of(
     rights: Sequence[Right], namespace: str, role: str, user: str, cause: str = "missing"
 ) -> str:
-    """A Role with these rights alone, bound to the user."""
+    """Return YAML of a Role with only these rights, and its binding to the user."""
     name = f"{role}-{cause}"
     rules = [
         {"apiGroups": [group], "resources": [resource], "verbs": sorted(verbs)}
@@ -132,7 +132,7 @@ def _subject(user: str) -> Mapping[str, str]:
 def check_rights(
     access: Access, namespace: str, groups: Iterable[str], user: str
 ) -> list[DoctorLine]:
-    """To read, to operate, and those of the controller."""
+    """Check the rights to read, to operate, and those of the controller."""
     served = [*groups, "", "coordination.k8s.io"]
     lines = []
     absent = missing(access, namespace, rights_of("people.yaml", served))

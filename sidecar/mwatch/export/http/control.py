@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Pages that need the job's token: collect and download evidence, restart in place.
+"""Endpoints that need the job's token: collect and download evidence, restart in place.
 
-The list of bundles has only names and sizes and needs no token. The token is a file, such as a
-mounted Secret, and is read for each request. A client with too many wrong tokens is refused for a
-while, even with the right one. The evidence and the restart are made elsewhere.
+The list of bundles contains only names and sizes and needs no token. The token is a file, such as a
+mounted Secret, and is read for each request. A client that sends too many wrong tokens is refused
+for a while, even with the right one. Collecting and restarting are implemented by the caller.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_FILES = 8192
 def send_tgz(folder: Path, name: str, send: Send) -> None:
     """Send the regular files of a folder as a `.tgz` while they are read. Raises OSError.
 
-    A file that shrinks meanwhile breaks off the archive, which the client notices.
+    A file that shrinks while it is read truncates the archive, which the client notices.
     """
     pieces = _Pieces(send)
     descriptor = os.open(folder, _FOLDER)
@@ -189,10 +189,10 @@ def _given(request: Request) -> bytes | None:
 
 MAX_WAIT_SECONDS = 25.0
 _SECONDS = 60.0
-"""Includes waiting for evidence."""
+"""Time limit that includes waiting for evidence."""
 _STREAM_SECONDS = 300.0
 _AT_A_TIME = 4
-"""Hanging storage blocks this many; the server's other connections stay free for scrapes."""
+"""Limit of parallel requests that hanging storage can block; scrapes use the rest."""
 _MAX_GRACE_SECONDS = 3600.0
 _MAX_TEXT = 500
 _MAX_NUMBER = 10**12
@@ -229,7 +229,7 @@ def control_pages(
     evidence: EvidenceHandler,
     restart: Callable[[RestartOrder], RestartAnswer],
 ) -> Pages:
-    """Without a `token_file` everything but the list is refused."""
+    """Return the endpoints; without a `token_file` all except the list are refused."""
     bearer = Bearer(token_file)
     free = threading.Semaphore(_AT_A_TIME)
 

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small HTTP server: routes requests to pages, and serves `/metrics` and `/healthz`.
 
-It listens on a pod network where anyone may connect: so there are few connections at a time, fewer
-from one address, one request on each, a small body, and a time limit for the whole request. If all
-places are taken, a client that is slow to send its request or to read its answer loses its own: a
-probe of the kubelet must not fail because of others. A page that raises closes the connection
-without an answer, and is counted. There is no TLS; pages check who may use them, and scrub what
-they show.
+The server listens on a pod network where anyone may connect. So it limits the number of
+connections, in total and per address, the size of a body, and the time of a whole request, and
+handles one request per connection. If all connection slots are taken, a client that is slow to send
+its request or to read its answer is disconnected: a kubelet probe must not fail because of other
+clients. A page that raises closes the connection without an answer, and is counted. There is no
+TLS; pages authorize their requests and scrub their content.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ from typing import Any, NamedTuple
 from mwatch.export.metrics.prometheus import Exporter, Snapshots
 
 STUCK_SECONDS = 30.0
-"""The loop turns about once a second; saving evidence may block it for 20 s."""
+"""Without an iteration of the main loop for this long, `/healthz` fails. The loop runs about once a
+second; saving evidence may block it for 20 s."""
 MAX_CONNECTIONS = 16
 LIMIT_SECONDS = 10.0
 MAX_BODY_BYTES = 64 << 10
 PORT_TRIES = 16
 _SLOW_REQUEST_SECONDS = 1.0
 _SLOW_ANSWER_SECONDS = 5.0
-"""After that long a client may lose its place to another one."""
+"""After this time a client may lose its connection slot to another one."""
 _POLL_SECONDS = 0.25
 _DRAIN_BYTES = 1 << 20
 _DRAIN_SECONDS = 1.0
@@ -56,7 +57,7 @@ class Request(NamedTuple):
     client: str = ""
     query: str = ""
     was_asked: Callable[[], bool] = lambda: False
-    """For a stream: whether the client has sent something since the last call."""
+    """For a stream: whether the client has sent any data since the last call."""
 
 
 Send = Callable[[bytes], object]
@@ -91,8 +92,8 @@ class Endpoint(NamedTuple):
 
 
 Pages = Mapping[str, Handler | Endpoint]
-"""By path, which may hold one parameter: `/v1/evidence/{}.tgz`. A function alone answers GET. Pages
-are called from the threads of the server."""
+"""Handlers by path, which may contain one parameter: `/v1/evidence/{}.tgz`. A bare function answers
+GET. Handlers are called from the threads of the server."""
 
 
 class Route(NamedTuple):
@@ -105,7 +106,7 @@ def in_url(host: str) -> str:
 
 
 def find(pages: Pages, path: str) -> Route | None:
-    """Find the page of a path; a path without a parameter goes first."""
+    """Find the page of a path; one without a parameter takes precedence."""
     if (exact := pages.get(path)) is not None and "{}" not in path:
         return Route(_endpoint(exact), "")
     for pattern, page in pages.items():
@@ -125,8 +126,8 @@ def _endpoint(page: Handler | Endpoint) -> Endpoint:
 def standard_pages(
     snapshots: Snapshots, since_tick: Callable[[], float], exporter: Exporter | None = None
 ) -> Pages:
-    """Make `/metrics` and `/healthz`. Healthy means that the loop of mwatch still turns, whatever
-    the job does. `since_tick`: seconds since the last turn."""
+    """Return `/metrics` and `/healthz`. Healthy means that the main loop of mwatch still runs,
+    whatever the state of the job. `since_tick`: seconds since its last iteration."""
     exporter = exporter or Exporter(snapshots)
 
     def metrics(request: Request) -> Page:
@@ -179,7 +180,7 @@ class Server:
         return self._server.failures
 
     def close(self) -> None:
-        """Ends open connections too: a stream would go on for minutes."""
+        """Stop, and end open connections too: a stream would continue for minutes."""
         self._server.shutdown()
         self._server.server_close()
         self._server.hang_up()
@@ -231,7 +232,7 @@ class _Listener(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Skip the lookup of the own host name, which may hang."""
+        """Skip the base class's lookup of this host's name, which may hang."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
@@ -246,7 +247,7 @@ class _Listener(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _admit(self, request: socket.socket, address: str) -> bool:
-        """Take a place, a free one or that of a slow client."""
+        """Take a free connection slot or that of a slow client."""
         now = time.monotonic()
         with self._lock:
             same = [each for each, known in self._open.items() if known.address == address]
@@ -269,7 +270,7 @@ class _Listener(ThreadingHTTPServer):
             self._forget(request)
 
     def read(self, request: socket.socket, seconds: float) -> None:
-        """The request is complete; `seconds`: the time limit of its page, 0: the usual one."""
+        """Mark a request as completely read. `seconds`: time limit of its page; 0: default."""
         now = time.monotonic()
         with self._lock:
             known = self._open.get(request)
@@ -278,11 +279,11 @@ class _Listener(ThreadingHTTPServer):
                 known.until = now + seconds if seconds else known.until
 
     def service_actions(self) -> None:
-        """Called a few times a second."""
+        """Called by `serve_forever` a few times a second."""
         self.hang_up(time.monotonic())
 
     def hang_up(self, now: float = math.inf) -> None:
-        """Close connections past their limit; without a time all of them."""
+        """Close connections past their time limit; without `now`, all connections."""
         with self._lock:
             late = [each for each, known in self._open.items() if now > known.until]
         for each in late:
@@ -307,7 +308,7 @@ class _Listener(ThreadingHTTPServer):
 
 
 def _hang_up(connection: socket.socket) -> None:
-    """Its thread notices, and closes it."""
+    """Shut the connection down; its thread notices that and closes it."""
     with contextlib.suppress(OSError):  # it is already closed
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -358,7 +359,7 @@ class _Handler(BaseHTTPRequestHandler):
         return Request(path, headers, body, found.parameter, client, query, self._was_asked)
 
     def _was_asked(self) -> bool:
-        """What was sent does not matter. Called from the thread of this connection."""
+        """Whether the client has sent any data; called from the thread of this connection."""
         waiting = select.poll()
         waiting.register(self.connection, select.POLLIN)
         return bool(waiting.poll(0)) and bool(self.connection.recv(_ASKED_BYTES))
@@ -379,7 +380,7 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _drain(self) -> None:
-        """Read on: a client that still sends would lose the answer with the connection."""
+        """Keep reading: closing while the client still sends would discard the answer."""
         self.connection.shutdown(socket.SHUT_WR)
         self.connection.settimeout(_DRAIN_SECONDS)
         read = 0
@@ -410,7 +411,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     @property
     def _is_chunked(self) -> bool:
-        """The missing last chunk shows that an answer is incomplete."""
+        """Use chunks where possible: a missing last chunk reveals an incomplete answer."""
         return self.request_version != "HTTP/1.0"
 
     def _send_chunk(self, data: bytes) -> None:

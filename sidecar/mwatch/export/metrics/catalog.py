@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The table of all metrics: Prometheus, OTLP and `docs/metrics.md` are made from it.
+"""The table of all metrics, from which Prometheus, OTLP and `docs/metrics.md` are generated.
 
-Times of events, not ages; base units; no value where it is unknown. An iteration is a value and
-never a label. `job`, `namespace`, `pod` and `instance` are added by the scrape.
+Conventions: times of events instead of ages, base units, and no value for an unknown quantity. An
+iteration is a value and never a label. `job`, `namespace`, `pod` and `instance` are added by the
+scrape.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _unit(name: str) -> str:
 class Value(NamedTuple):
     metric: Metric
     labels: tuple[str, ...]
-    """In the order of the metric's labels, without `run`."""
+    """Label values in the order of the metric's labels, without `run`."""
     value: float
 
 
@@ -55,7 +56,7 @@ def _defined(*earlier: tuple[Metric, ...]) -> tuple[Metric, ...]:
     return tuple(each for each in metrics if each not in known)
 
 
-# Of what a job runs on. Where dcgm-exporter runs too, these add the rank of each GPU.
+# Hardware of a job. If dcgm-exporter also runs, these metrics add the rank of each GPU.
 
 _GPU = ("rank", "gpu", "UUID")
 
@@ -159,7 +160,7 @@ FABRIC_ERRORS = counter(
 
 HARDWARE = _defined()
 
-# Of mwatch itself.
+# mwatch itself.
 
 SOURCE_UP = flag("source_up", "1 while this source can be read, 0 while it cannot.", "source")
 SOURCE_READ = gauge(
@@ -187,7 +188,7 @@ OWN_MEMORY = gauge("own_resident_bytes", "Memory of this process.")
 
 OWN = _defined(HARDWARE)
 
-# Of the job.
+# The job.
 
 ITERATION = gauge("iteration", "Finished iterations, from the log or the probe.")
 TOTAL_ITERATIONS = gauge("planned_iterations", "Planned iterations of the run (train_iters).")
@@ -276,7 +277,7 @@ TENSORBOARD_ITERATION = gauge(
 
 ALL = _defined(HARDWARE, OWN) + HARDWARE + OWN
 
-# Of the controller itself: these have no label `run`.
+# The controller itself: these metrics have no label `run`.
 
 CONTROLLER_LEADER = flag(
     "controller_leader", "1 while this controller is the leader and may act, else 0."

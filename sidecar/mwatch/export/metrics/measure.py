@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Turns a snapshot into values of the metrics in `catalog`, the same for every exporter.
+"""Converts a snapshot to values of the metrics in `catalog`, shared by all exporters.
 
-Unknown quantities have no value. Series known beforehand start at zero, so that the first increase
-is visible.
+Unknown quantities have no value. Series whose labels are known in advance start at zero, so that
+the first increase is visible.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from mwatch_trainer.scrub.scrubber import Scrubber
 HELD = frozenset({catalog.BADPUT.name})
 _MAX_NAMES = 8192
 _MAX_NAME = 253
-"""Characters of a name; Kubernetes allows no more."""
+"""Maximum characters of a name, which is the limit of Kubernetes."""
 
 
 def counter_value(highest: MonotonicCounters, run: str, value: Value) -> float:
-    """Goodput sometimes moves time from one kind to another, and its counters must not fall."""
+    """Return the value, kept monotonic for goodput, which may move time between its kinds."""
     if value.metric.name not in HELD:
         return float(value.value)
     return highest.raised(run, (value.metric.name, value.labels), value.value)
@@ -206,7 +206,7 @@ def _totals(snapshot: Snapshot) -> Iterator[Value]:
 
 
 def _open_incidents(snapshot: Snapshot) -> Iterator[Value]:
-    """The scrape has a label `pod` of its own, hence `culprit_pod`."""
+    """Yield open incidents; the label is `culprit_pod`, because the scrape adds `pod`."""
     for each in snapshot.open_incidents:
         one = each.culprit or Culprit()
         where = (

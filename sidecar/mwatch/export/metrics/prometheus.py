@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes snapshots as a scrape, in Prometheus text format or OpenMetrics as the scraper asks.
+"""Renders snapshots for a scrape, in Prometheus text format or OpenMetrics as requested.
 
-Every scrape is built from the newest snapshot of each run, so a label that vanished is gone. The
-text is written here because prometheus_client takes four times as long.
+Every scrape is built from the newest snapshot of each run, so that series which no longer exist
+disappear. The text is rendered here because prometheus_client takes four times as long.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Scrape(NamedTuple):
 
 
 class Exporter:
-    """`snapshots` returns the newest of each run; it is called from the threads of the server."""
+    """Renders scrapes. `snapshots` returns each run's newest; server threads call it."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Exporter:
         besides: Mapping[str, str] | None = None,
         own: Callable[[], Iterable[Value]] | None = None,
     ) -> None:
-        """`besides`: labels of all series of runs. `own`: values that belong to no run."""
+        """`besides`: labels added to all series of runs. `own`: values that belong to no run."""
         self._snapshots = snapshots
         self._besides = dict(besides or {})
         self._own = own
@@ -96,7 +96,7 @@ class Exporter:
 
 @lru_cache(2 * len(catalog.ALL + catalog.CONTROLLER))
 def _head(metric: Metric, is_open: bool) -> str:
-    """OpenMetrics names a counter without the `_total` of its samples."""
+    """Return HELP and TYPE. OpenMetrics omits the `_total` of the samples from the name."""
     name = metric.name.removesuffix(_TOTAL) if is_open else metric.name
     help = _escaped(metric.help) if is_open else metric.help.replace("\\", r"\\")
     return f"# HELP {name} {help}\n# TYPE {name} {metric.kind}\n"

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The text of a notification: verdict, culprit, action and where to look, without secrets.
+"""The text of a notification: verdict, culprit, action and a link or command, without secrets.
 
-One message per stage of an incident. Messages that wait together are sent as one.
+There is one message per stage of an incident. Messages queued together are sent as one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_TOGETHER = 10
 
 
 class Level(IntEnum):
-    """The worst is the largest."""
+    """Severity of a message, in ascending order."""
 
     RECOVERED = 0
     WARNING = 1
@@ -37,8 +37,8 @@ class Message(NamedTuple):
 def incident_message(
     record: IncidentRecord, stage: IncidentStage, *, link: str, is_act: bool, is_critical: bool
 ) -> Message:
-    """`link`: an address or a command. `is_act`: mwatch may act on this run."""
-    # Alone and in its sentence: a key that has a line for itself is not recognized elsewhere.
+    """`link`: a URL or a command. `is_act`: mwatch may act on this run."""
+    # Scrub before and after composing: a key that fills its line is not recognized in a sentence.
     record = replace(record, summary=scrub_text(record.summary), reason=scrub_text(record.reason))
     culprit = None if record.culprit is None else record.culprit.label(" ")
     lines = [
@@ -55,7 +55,7 @@ def incident_message(
 
 
 def together(messages: Sequence[Message]) -> Message:
-    """Make one message of those that waited; the first ones are whole, the rest are counted."""
+    """Combine queued messages into one; the first are complete, the rest only counted."""
     if len(messages) == 1:
         return messages[0]
     parts = [f"{each.title}\n{each.body}" for each in messages[:_MAX_TOGETHER]]
@@ -76,7 +76,7 @@ def _title(record: IncidentRecord, stage: IncidentStage) -> str:
 
 
 def _action(record: IncidentRecord, stage: IncidentStage, is_act: bool) -> str:
-    """As an incident opens the action is due at once, later, or not at all."""
+    """Describe the action: taken, pending, only proposed in observe mode, or none."""
     if record.action is Action.NONE:
         return f"action: none; {record.reason}" if record.reason else "action: none"
     if not is_act:

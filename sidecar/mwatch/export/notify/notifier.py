@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sends messages to the services that the user named as URLs of the library `apprise`.
+"""Sends messages to services that the user configured as URLs of the `apprise` library.
 
-Each URL has a thread and a short queue, so that a service which does not answer delays neither the
-caller nor the other services. A URL contains the secret of its service: it is never printed, and
-messages name it by its number and kind. `apprise` needs as much memory as half a sidecar, and is
-imported only here.
+Each URL has a thread and a short queue, so that a service that does not respond delays neither the
+caller nor the other services. A URL contains the secret of its service, so it is never printed;
+messages refer to it by its number and kind. `apprise` needs half as much memory as a sidecar, and
+is imported only here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TYPES = {Level.RECOVERED: "success", Level.WARNING: "warning", Level.CRITICAL: 
 
 class NotifyLimits(NamedTuple):
     message_seconds: float = 20.0
-    """For one message, whatever its service does."""
+    """Time limit for one message, whatever its service does."""
     max_queued: int = 64
     max_urls: int = 16
 
@@ -50,7 +50,7 @@ class Notifier:
 
     @property
     def failed(self) -> int:
-        """Messages that a service refused or did not take in time, or that were dropped."""
+        """Number of messages that a service rejected, that timed out or that were dropped."""
         return sum(each.failed + each.queue.dropped for each in self._channels)
 
     def send(self, message: Message) -> None:
@@ -59,11 +59,11 @@ class Notifier:
             channel.queue.put(message)
 
     def problems(self) -> list[str]:
-        """Of each service that failed, the first problem; may be returned again."""
+        """Problems of failed services, the first of each; the same one may be returned again."""
         return [each.problem for each in self._channels if each.problem is not None]
 
     def close(self, seconds: float) -> None:
-        """Wait at most so long for the messages in the queues; count the rest as dropped."""
+        """Wait up to `seconds` for the queues to be sent; count the rest as dropped."""
         until = time.monotonic() + seconds
         for channel in self._channels:
             channel.queue.close()
@@ -82,7 +82,7 @@ def _service(url: str, number: int) -> _Service:
         from apprise import Apprise, AppriseAsset
     except ImportError:
         raise InputError(f"--notify needs the package apprise: {_INSTALL}") from None
-    # It would print failures on standard error, with parts of the URL.
+    # Its logger would print failures on standard error, with parts of the URL.
     logger = logging.getLogger("apprise")
     logger.propagate = False
     logger.addHandler(logging.NullHandler())
@@ -98,7 +98,7 @@ def _service(url: str, number: int) -> _Service:
             f"--notify: URL {number} is not an address that apprise knows, such as "
             "slack://TOKEN_A/TOKEN_B/TOKEN_C (the URL is not shown: it may contain a secret)"
         )
-    # Its usual pause of 5.5 s would cost the message about the end of a run.
+    # With its default pause of 5.5 s, the message about the end of a run would be lost.
     service.request_rate_per_sec = min(service.request_rate_per_sec, _PAUSE_SECONDS)
     apprise = Apprise(asset=asset)
     apprise.add(service)
@@ -112,7 +112,7 @@ class _Channel:
         self._service = service
         self._seconds = limits.message_seconds
         self._pending: threading.Thread | None = None
-        """A message without an answer yet. There is at most one: the next one waits for it."""
+        """The message in flight. There is at most one: the next message waits for it."""
         self.queue: DropQueue[Message] = DropQueue(limits.max_queued)
         self.sent = 0
         self.failed = 0
@@ -134,7 +134,7 @@ class _Channel:
             )
 
     def _deliver(self, message: Message) -> str | None:
-        """Why it was not sent, in time; None: it was."""
+        """Send a message within the time limit; return why it failed, or None on success."""
         until = time.monotonic() + self._seconds
         late = f"no answer within {self._seconds:g} s"
         if self._pending is not None:
@@ -155,6 +155,6 @@ class _Channel:
         words: dict[str, Any] = {"body_format": "text", "notify_type": _TYPES[message.level]}
         try:
             done = self._service.apprise.notify(body=message.body, title=message.title, **words)
-        except Exception:  # of any of its many plugins; the text may contain the URL
+        except Exception:  # any of its many plugins may raise; the text may contain the URL
             return
         answers.append(bool(done))

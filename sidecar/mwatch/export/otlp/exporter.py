@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sends the metrics of each run over OTLP, without ever blocking the loop.
+"""Sends the metrics of each run over OTLP, without ever blocking the main loop.
 
 One thread puts the newest snapshot of each run into a short queue about every 15 seconds, another
-sends. If the server is unreachable, the sender retries after a pause that doubles, and the oldest
-samples are dropped and counted. A sample that the server rejects is dropped at once.
+sends. If the server is unreachable, the sender retries with exponential backoff, and the oldest
+samples are dropped and counted. A sample that the server rejects is dropped without a retry.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _INSTALL = "pip install opentelemetry-exporter-otlp-proto-http"
 
 
 def address(endpoint: str, environ: Mapping[str, str]) -> str:
-    """Add `/v1/metrics`, as the SDK does to OTEL_EXPORTER_OTLP_ENDPOINT; an address for metrics
-    alone is used as it is and takes precedence."""
+    """Add `/v1/metrics`, as the SDK does to OTEL_EXPORTER_OTLP_ENDPOINT; an endpoint only for
+    metrics is used unchanged and takes precedence."""
     own = environ.get("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT") or None
     if own is not None and endpoint in (own, environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")):
         return own
@@ -53,7 +53,7 @@ class SendSchedule(NamedTuple):
     first_pause_seconds: float = 1.0
     last_pause_seconds: float = 60.0
     max_queued: int = 64
-    """Samples: about a quarter of an hour of one run."""
+    """Maximum queued samples: about a quarter of an hour of one run."""
 
 
 class Otlp:
@@ -66,7 +66,7 @@ class Otlp:
         pace: SendSchedule | None = None,
     ) -> None:
         """`endpoint`: such as `http://collector:4318`; ValueError if it is not an http(s) address.
-        `attributes`: of the resource, such as `k8s.pod.name`."""
+        `attributes`: resource attributes, such as `k8s.pod.name`."""
         parts = urlsplit(endpoint)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"{scrub_text(endpoint)!r} is not an http(s) address")
@@ -112,7 +112,7 @@ class Otlp:
             thread.start()
 
     def close(self, seconds: float = 3.0) -> None:
-        """Send the queue and the newest sample, for at most so long; count the rest as dropped."""
+        """Send the queue and the newest sample, for up to `seconds`; count the rest as dropped."""
         self._closing.set()
         sends = self._threads[1]
         if not sends.is_alive():
@@ -124,7 +124,7 @@ class Otlp:
         self._queue.drop_all()
 
     def _sample(self) -> None:
-        # Pods of one job start together, but should not all send together.
+        # Pods of one job start together, but should not all send at the same time.
         is_last = self._closing.wait(self._pace.period_seconds * random.random())
         while True:
             for snapshot in self._snapshots():

@@ -4,8 +4,8 @@
 
 The exporter encodes, compresses and reads headers and certificates from the standard
 OTEL_EXPORTER_OTLP_* variables. Its session is replaced by one that adds what the exporter lacks: a
-time limit for the whole request, a bound for the answer, and the server's status. A redirect is
-refused, because it would send the headers, and the secrets in them, elsewhere.
+time limit for the whole request, a size limit for the response, and the server's status. Redirects
+are refused, because they would send the headers, and the secrets in them, to another server.
 
 Imports the SDK (about 12 MiB): only the sending thread may import this module.
 """
@@ -54,18 +54,18 @@ from mwatch.stats import MonotonicCounters
 class OtlpName(NamedTuple):
     """Name and unit of a metric over OTLP.
 
-    Where Megatron itself sends a metric (`megatron.training.*`, 2026-08), the same quantity has its
-    name and unit, with two differences: Megatron's step duration is a histogram of every step, here
-    it is the newest printed value; and `megatron.training.loss` has the name of the loss as an
+    A quantity that Megatron itself exports (`megatron.training.*`, 2026-08) has the same name and
+    unit here, with two differences: Megatron's step duration is a histogram of every step, here it
+    is the newest printed value; and `megatron.training.loss` has the name of the loss as an
     attribute. All others are `mwatch.*`, without the unit in the name, so that a collector that
-    converts them to Prometheus names arrives at those of our own scrape.
+    converts them to Prometheus names gets the names of our own scrape.
     """
 
     name: str
     unit: str
-    """In UCUM; empty if there is none."""
+    """UCUM code; empty if there is no unit."""
     factor: float = 1.0
-    """From the unit of the catalog to this one."""
+    """Conversion factor from the unit of the catalog to this unit."""
 
 
 _UPSTREAM: dict[str, OtlpName] = {
@@ -93,7 +93,7 @@ _COUNTED = frozenset(
     }
 )  # fmt: skip
 _WITH_UNIT = frozenset({catalog.GPU_THROTTLED_SECONDS.name, catalog.RANK_SECONDS.name})
-"""Without the unit, the name would collide with another metric or a group."""
+"""Metrics that keep the unit, because the name without it would collide with another."""
 _GROUPS = ("gpu_", "nccl_", "fabric_", "rank_")
 
 
@@ -130,7 +130,7 @@ _Series = tuple[str, tuple[str, ...]]
 
 
 class _Start(NamedTuple):
-    """Since when a counter counts, the known time that this rests on, and its last value."""
+    """Start time of a counter, the known time that it is based on, and the last value."""
 
     at: float
     hint: float | None
@@ -140,13 +140,13 @@ class _Start(NamedTuple):
 class Points:
     """Converts snapshots to metrics of the SDK.
 
-    All points have the time of the snapshot. A counter also has a start time: of the attempt or of
-    mwatch if it counts from there, else when it was first seen.
+    All points have the time of the snapshot. A counter also has a start time: that of the attempt
+    or of mwatch if it counts from there, else the time of its first value.
     """
 
     def __init__(self, attributes: Mapping[str, str]) -> None:
         """`attributes` of the resource override those of OTEL_RESOURCE_ATTRIBUTES."""
-        # The SDK would log a resource attribute that it cannot parse, with any secret in it.
+        # The SDK would log a resource attribute that it cannot parse, including any secret in it.
         logger = logging.getLogger("opentelemetry")
         logger.addHandler(logging.NullHandler())
         logger.propagate = False
@@ -251,7 +251,7 @@ class Sender:
         return session.outcome or SendOutcome.REFUSED
 
     def close(self) -> None:
-        """Abort the request under way; from any thread."""
+        """Abort the request in progress; may be called from any thread."""
         self._session.cut()
 
 
@@ -260,7 +260,7 @@ class NotTaken(Exception):
 
 
 class BoundedSession(requests.Session):
-    """Uses a new connection for each request, which another thread can close."""
+    """Uses a new connection for each request, so that another thread can close it."""
 
     def __init__(self, limit_seconds: float) -> None:
         super().__init__()
@@ -291,7 +291,7 @@ class BoundedSession(requests.Session):
         return response
 
     def cut(self) -> None:
-        """Make the current request fail, even while it still connects."""
+        """Make the current request fail, even while it is still connecting."""
         with self._lock:
             self._is_cut = True
             self._shut()
@@ -315,12 +315,12 @@ class BoundedSession(requests.Session):
             with super().request(*args, **options) as response:
                 problem = _rejected(response)
         except (OSError, ValueError, HTTPError) as error:
-            # A connection that was cut here may look as if the server closed it.
+            # A connection closed by `cut` may look as if the server had closed it.
             is_late = self._is_cut or isinstance(error, requests.Timeout)
             self.problem = self._too_late() if is_late else _innermost(error)
             raise NotTaken(self.problem) from None
         status = response.status_code
-        if self._is_cut:  # half an answer may look complete
+        if self._is_cut:  # a partial answer may look complete
             self.problem = self._too_late()
         elif 200 <= status < 300:
             self.outcome, self.problem = SendOutcome.TAKEN, problem
@@ -334,7 +334,7 @@ class BoundedSession(requests.Session):
 
 
 class _HoldingAdapter(HTTPAdapter):
-    """Passes each new connection to the session, through a proxy or not."""
+    """Registers each new connection, direct or through a proxy, with the session."""
 
     def __init__(self, session: BoundedSession) -> None:
         super().__init__(pool_connections=1, pool_maxsize=1)
@@ -353,7 +353,7 @@ class _HoldingAdapter(HTTPAdapter):
 
 
 def _rejected(response: requests.Response) -> str | None:
-    """Describe the points that the server refused in a successful answer."""
+    """Describe the points that the server rejected in a successful response."""
     try:
         body = response.raw.read1(_MAX_ANSWER_BYTES)
         partial = ExportMetricsServiceResponse.FromString(body).partial_success

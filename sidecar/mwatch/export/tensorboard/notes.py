@@ -1,15 +1,15 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shows incidents and findings in TensorBoard, as a run of its own beside the trainer's.
+"""Shows incidents and findings in TensorBoard, as a separate run next to the trainer's.
 
 `mwatch/incident` counts incidents at the iteration where each happened; the text `mwatch/incidents`
 has the details. The loss at that iteration is repeated under its own name, so that TensorBoard
 draws a point on the loss curve. After a restart training goes back, so an iteration may have
 several values.
 
-The event file has a folder of its own, so that TensorBoard never takes it for the trainer's newest
-file, and a name that ends in `.mwatch`. It is written by a thread: storage may be full or hang for
-hours, so a note goes into a short queue that drops and counts its oldest notes.
+The event file has a folder of its own, so that TensorBoard never mistakes it for the trainer's
+newest file, and a name that ends in `.mwatch`. Storage may be full or hang for hours, so a thread
+writes the file, from a short queue that drops and counts its oldest notes.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ _NUMBERS = itertools.count()
 
 class Room(NamedTuple):
     max_bytes: int = 16 * 2**20
-    """Of one file; enough for more than half a year of notes."""
+    """Maximum size of one file; enough for more than half a year of notes."""
     max_files: int = 32
-    """Of one host; each start of mwatch adds a file."""
+    """Maximum number of files per host; each start of mwatch adds one."""
     mode: int = 0o600
 
 
 class EventFile:
     """An event file; calls may block and raise OSError.
 
-    A record that cannot be written completely is removed: a reader would wait for its rest.
+    A partially written record is removed, because a reader would wait for the rest of it.
     """
 
     def __init__(self, folder: Path, name: str, head: bytes, room: Room) -> None:
@@ -174,7 +174,7 @@ class NoteWriter:
 
     @property
     def problem(self) -> str | None:
-        """Why nothing is written now, in one line and without secrets."""
+        """Why notes cannot be written at the moment, in one line and without secrets."""
         return None if self._problem is None else scrub_text(self._problem)
 
     def put(self, note: TextNote) -> None:
@@ -184,7 +184,7 @@ class NoteWriter:
             self._thread.start()
 
     def close(self, seconds: float = 2.0) -> None:
-        """Write the queue, for at most so long; count the rest as dropped."""
+        """Write the queue, for up to `seconds`; count the rest as dropped."""
         self._stop()
         if self._thread is not None:
             self._thread.join(seconds)
@@ -234,7 +234,7 @@ class NoteWriter:
 
 MAX_CELL = 400
 MAX_EARLIER = 20
-"""TensorBoard shows only a few texts of a tag, so the newest lists the earlier incidents."""
+"""Earlier incidents listed in the newest text: TensorBoard shows only a few texts of a tag."""
 
 
 def incident_markdown(
@@ -310,9 +310,9 @@ def _cell(text: str) -> str:
 
 GOODPUT_SECONDS = 60.0
 FINDING_SECONDS = 30.0
-"""A finding that comes and goes is not written more often."""
+"""Minimum interval between notes of a finding that comes and goes."""
 MAX_TEXTS = 8
-"""Of one incident: found, decided, acted, evidence, over."""
+"""Maximum texts of one incident: found, decided, acted, evidence, over."""
 _MAX_KEPT = 256
 _LEVELS = {Severity.INFO: 0.0, Severity.WARNING: 1.0, Severity.CRITICAL: 2.0}
 _USUAL_LOSS = "lm loss"
@@ -355,8 +355,8 @@ class TensorboardNotes(NoteWriter):
         self._write_findings(snapshot)
 
     def incident(self, record: IncidentRecord, iteration: int | None = None) -> None:
-        """Note a new or changed incident. `iteration`: where it happened, if the record does not
-        have it; by default the newest one."""
+        """Write a note about a new or changed incident. `iteration`: where it happened, if the
+        record does not contain it; defaults to the newest one."""
         known = self._incidents.get(record.id) or self._first_note(record, iteration)
         others = [
             (each.step, each.record) for id, each in self._incidents.items() if id != record.id

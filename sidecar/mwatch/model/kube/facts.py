@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the API server knows about one job at one moment: the job, its pods, Events, nodes, quotas
-and Kueue's Workload.
+"""The facts about one job from the API server at one moment: the job, its pods, Events, nodes,
+quotas and Kueue's Workload.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mwatch.model.kube.pod import KubePod, controller_uid
 
 @dataclass(frozen=True, slots=True)
 class KubeFacts:
-    """None: not readable, or not requested."""
+    """Facts about one job; None: not readable, or not requested."""
 
     now: float
     job: KubeJob | None  # None: the job no longer exists

@@ -22,7 +22,7 @@ _UNITS = {
 
 
 def part(body: Any, *path: str) -> Any:
-    """None if any step is missing."""
+    """Return the value at a path; None if any step is missing."""
     for step in path:
         if not isinstance(body, Mapping):
             return None
@@ -36,7 +36,7 @@ def mapping(body: Any, *path: str) -> Object:
 
 
 def items(body: Any, *path: str) -> list[Object]:
-    """Objects of a list; empty if there is none."""
+    """Return the objects in a list; empty if there is no list."""
     found = part(body, *path)
     if not isinstance(found, Sequence) or isinstance(found, str | bytes):
         return []
@@ -64,7 +64,7 @@ def text_map(body: Any, *path: str) -> dict[str, str]:
 
 
 def moment(body: Any, *path: str) -> float | None:
-    """Seconds since 1970."""
+    """Return a time in seconds since 1970; None: missing or invalid."""
     found = text(body, *path)
     try:
         return datetime.fromisoformat(found).timestamp() if found else None
@@ -73,7 +73,7 @@ def moment(body: Any, *path: str) -> float | None:
 
 
 def quantity(value: Any) -> float | None:
-    """None: not an amount that the API accepts."""
+    """Return a quantity as a number; None: not a quantity that the API accepts."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     found = _QUANTITY.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -92,7 +92,7 @@ def quantities(body: Any, *path: str) -> dict[str, float]:
 
 
 def condition(body: Any, kind: str) -> Object | None:
-    """A condition of the object's status, by type."""
+    """Return the condition of the given type in the object's status."""
     return next(
         (each for each in items(body, "status", "conditions") if each.get("type") == kind), None
     )
@@ -106,7 +106,10 @@ Amounts = Mapping[str, float]
 
 
 def requests_of(spec: Object) -> dict[str, float]:
-    """Requests of a pod: containers and sidecars add up; other init containers run one by one."""
+    """Return the requests of a pod.
+
+    Those of containers and sidecars add up; other init containers run one after another.
+    """
     stay: dict[str, float] = {}
     peak: dict[str, float] = {}
     for each in items(spec, "initContainers"):
@@ -128,7 +131,7 @@ def total(parts: Iterable[Amounts]) -> dict[str, float]:
 
 
 def _asked(container: Object) -> dict[str, float]:
-    """A limit without a request is the request."""
+    """Return the requests of a container; a limit without a request is also the request."""
     asks = mapping(container, "resources")
     return {**quantities(asks, "limits"), **quantities(asks, "requests")}
 

@@ -37,7 +37,7 @@ class Reason(StrEnum):
 
     OBSERVING = "observing"
     WRAPPERS_OBSERVE = "wrappers-observe"
-    """The job is to be acted on, but its pods were made to observe."""
+    """The job is in mode `act`, but its pods were created in mode `observe`."""
     PAUSED = "paused"
     SUSPENDED = "suspended"
     FINISHED = "finished"
@@ -78,7 +78,7 @@ class GangPlan:
 
 @dataclass(frozen=True, slots=True)
 class GangStep:
-    """Written before the first delete."""
+    """The record of a restart under way, written before the first pod is deleted."""
 
     id: str  # of the incident or the request
     way: Method
@@ -110,7 +110,7 @@ def to_json(step: GangStep) -> dict[str, Any]:
 
 
 def from_json(body: Mapping[str, Any], start: NextStart | None = None) -> GangStep:
-    """`start` is the order beside it. Raises ValueError for an invalid record."""
+    """Read a record; `start` is the order beside it. Raises ValueError for an invalid record."""
     state = from_ledger(
         str(body.get("state", "planned")),
         has_order=start is not None,

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""One shape for a training job of any kind: PyTorchJob, JobSet, TrainJob, Job, StatefulSet.
+"""One data model for training jobs of all kinds: PyTorchJob, JobSet, TrainJob, Job, StatefulSet.
 
-A TrainJob has few fields of its own; `with_jobset` joins the JobSet that was made for it. The mode
+A TrainJob has few fields of its own; `with_jobset` adds those of the JobSet made for it. The mode
 of the wrappers is read from the pod template, and a pause from the annotation `mwatch.dev/pause`.
 """
 
@@ -70,7 +70,7 @@ class FailureRule(NamedTuple):
 
 
 class FailurePolicy(NamedTuple):
-    """Of a JobSet."""
+    """The failure policy of a JobSet."""
 
     max_restarts: int
     restarts: int
@@ -103,7 +103,7 @@ class KubeJob:
 
     @property
     def mode(self) -> str:
-        """`act` only if the annotation says exactly that."""
+        """Mode of the job: `act` only if the annotation has exactly that value."""
         return "act" if self.annotations.get(MODE) == "act" else "observe"
 
     @property
@@ -121,7 +121,7 @@ class KubeJob:
 
 
 def job_of(body: Object) -> KubeJob | None:
-    """None: not a kind that mwatch knows."""
+    """Read a job; None: not a kind that mwatch supports."""
     kind = text(body, "kind")
     if kind not in set(JobKind):
         return None
@@ -269,7 +269,10 @@ _VARIABLE = "MWATCH_MODE"
 
 
 def wrapper_modes(job: KubeJob) -> frozenset[str]:
-    """Empty: mwatch is not injected, or the mode is not in the template."""
+    """Return the modes of the wrappers by the pod templates.
+
+    Empty: mwatch is not injected, or the mode is not in the template.
+    """
     return frozenset(
         text(each, "value")
         for group in job.groups
@@ -298,7 +301,7 @@ class Pause(NamedTuple):
 
 
 def pause_of(job: KubeJob, now: float) -> Pause | None:
-    """None: not paused, or no longer."""
+    """Return the pause of a job; None: it is not paused, or the pause has ended."""
     text = job.annotations.get(PAUSE)
     if text is None:
         return None

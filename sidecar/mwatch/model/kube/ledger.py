@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The controller's ledger: what was done to each job, by whom, and what is under way.
+"""The controller's ledger: the actions on each job, who requested them, and what is under way.
 
-One text per job, together small enough for a ConfigMap: the oldest is dropped, but never a gang
-restart that is under way. A text that cannot be read (of a newer release) is kept unchanged.
+It has one text per job, and all texts together fit into a ConfigMap: the oldest are dropped, but
+never a gang restart that is under way. A text that cannot be read (of a newer release) is kept
+unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from mwatch.model.kube.restart_state import RULES, RestartEvent, RestartState, a
 VERSION = 1
 FLEET = "fleet"
 MAX_BYTES = 800_000
-"""A ConfigMap may hold a MiB; UIDs of three gangs of 2,048 pods are a third of it."""
+"""A ConfigMap may hold 1 MiB; the UIDs of three gangs of 2,048 pods take a third of that."""
 MAX_ACTS = 64
 MAX_INCIDENTS = 8
 MAX_NOTES = 32
@@ -38,7 +39,7 @@ MAX_ANNOUNCED = 16
 
 
 class LedgerNote(Struct, frozen=True):
-    """An entry of a person or of the controller."""
+    """A note by a person or by the controller."""
 
     at: float
     who: str
@@ -87,7 +88,7 @@ class JobEntry:
     notes: tuple[LedgerNote, ...] = ()
     step: GangStep | None = None
     start: NextStart | None = None  # order of the newest attempt; `attempt` is its number
-    request: RestartRequest | None = None  # of a person, and not fulfilled yet
+    request: RestartRequest | None = None  # by a person, not fulfilled yet
     announced: tuple[Announced, ...] = ()
 
     @property
@@ -97,7 +98,7 @@ class JobEntry:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether its old pods may still exist."""
+        """Whether a restart is in a state in which its old pods may still exist."""
         return RULES[self.state].may_delete
 
     @property
@@ -110,20 +111,25 @@ class JobEntry:
         return replace(self, step=replace(self.step, state=after(self.state, event), **facts))
 
     def cleared(self, outcome: str) -> JobEntry:
-        """The old gang is gone, or nothing is left to do. Unchanged if that is known already."""
+        """Return the entry once the old gang is gone, or nothing is left to do.
+
+        It is unchanged if that is recorded already.
+        """
         event = RestartEvent.CLOSED if self.start is None else RestartEvent.PODS_GONE
         return self.moved(event, outcome=outcome) if can(self.state, event) else self
 
     def released(self, not_before: float) -> JobEntry:
-        """The wrappers may start then. Unchanged if the gang is not gone, or they may start
-        already."""
+        """Return the entry with the time from which the wrappers may start.
+
+        It is unchanged if the old gang is not gone, or if they may start already.
+        """
         if self.start is None or not can(self.state, RestartEvent.LET_START):
             return self
         start = structs.replace(self.start, not_before=not_before)
         return replace(self.moved(RestartEvent.LET_START), start=start)
 
     def fulfilled(self) -> JobEntry:
-        """The order is fulfilled; its number stays, so the next one is larger."""
+        """Return the entry with its order fulfilled; the next attempt number must be larger."""
         if not can(self.state, RestartEvent.FULFILLED):
             return self
         return replace(self.moved(RestartEvent.FULFILLED), start=None)
@@ -138,7 +144,7 @@ class JobEntry:
 
 @dataclass(frozen=True, slots=True)
 class LedgerData:
-    """By `KIND.NAME` of the job; a ledger belongs to one namespace."""
+    """Entries by `KIND.NAME` of the job; a ledger belongs to one namespace."""
 
     jobs: Mapping[str, JobEntry] = field(default_factory=dict)
     halt: Halt | None = None
@@ -153,7 +159,7 @@ class LedgerData:
 
 
 def to_data(book: LedgerData, max_bytes: int = MAX_BYTES) -> dict[str, str]:
-    """The texts of the ConfigMap, bounded."""
+    """Return the texts of the ConfigMap, bounded in size."""
     data = dict(book.unread)
     if book.halt is not None or book.common:
         common = tuple(
@@ -189,7 +195,7 @@ def from_data(data: Mapping[str, str]) -> LedgerData:
 
 
 def _texts(entry: JobEntry) -> Iterator[str]:
-    """From the full text to the minimum."""
+    """Yield texts of an entry, from the full one to the shortest."""
     bounded = replace(
         entry,
         acts=entry.acts[-MAX_ACTS:],
@@ -261,7 +267,7 @@ def _entry(body: _Entry) -> JobEntry:
 
 
 def _text(document: Struct) -> str:
-    # ASCII: as many bytes as characters. Everybody who looks may read a ConfigMap.
+    # In ASCII, bytes equal characters. Secrets are scrubbed: a ConfigMap is widely readable.
     return json.dumps(json_codec.scrubbed(document), separators=(",", ":"), sort_keys=True)
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A node by the API server: whether pods may run there, and its resources."""
+"""A node as the API server reports it: whether pods may run there, and its resources."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Taint(NamedTuple):
 class KubeNode:
     name: str
     resource_version: str = field(default="", compare=False)
-    """It grows with each status of its kubelet, every few minutes: a node that is as it was."""
+    """Not compared: it changes with each status of the kubelet, every few minutes, although the
+    node is the same."""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     is_ready: bool = True  # False: its kubelet reports so, or is silent

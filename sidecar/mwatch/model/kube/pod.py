@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""A pod by the API server.
+"""A pod as the API server reports it.
 
-The state of its processes is not included: a Running pod may hang, and a pod on a lost node keeps
-its last state.
+That does not include the state of its processes: a Running pod may hang, and a pod on a lost node
+keeps its last state.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Container(NamedTuple):
 
 
 class Disruption(NamedTuple):
-    """The cluster ends this pod: scheduler, drain, taint or kubelet."""
+    """The reason why the cluster ends this pod: scheduler, drain, taint or kubelet."""
 
     reason: str
     text: str
@@ -109,7 +109,10 @@ class KubePod:
 
     @property
     def trains_alone(self) -> bool:
-        """The trainer runs, but mwatch's container cannot start; the pod may still be Pending."""
+        """Whether the trainer runs while mwatch's container cannot start.
+
+        The pod may still be Pending.
+        """
         ours = [each.waiting for each in self.containers if each.name == SIDECAR]
         rest = [each for each in self.containers if each.name != SIDECAR and not each.is_init]
         is_held = any(why and why not in _STARTING for why in ours)
@@ -117,7 +120,7 @@ class KubePod:
 
     @property
     def has_volumes(self) -> bool:
-        """The kubelet mounts all volumes before it pulls an image or starts a container."""
+        """Whether all volumes are mounted: the kubelet does that before it pulls any image."""
         return any(
             each.is_running or each.exit_code is not None or each.waiting not in _CREATING
             for each in self.containers
@@ -217,6 +220,9 @@ def _container(body: Object, is_init: bool, stay: set[str]) -> Container:
 
 
 def _start_error(waiting: Object | None, ended: Object | None) -> str:
-    """The message of any other end was written by the program itself."""
+    """Return the runtime's message if it could not start the container.
+
+    The message of any other end was written by the program itself, and is left out.
+    """
     states = [each for each in (waiting, ended) if text(each, "reason") in _NOT_STARTED]
     return text(states[0], "message")[:MAX_TEXT] if states else ""

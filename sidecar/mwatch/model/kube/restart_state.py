@@ -4,12 +4,13 @@
 
 A restart (or a stop, which is a restart without a new gang) is first only in the memory of the
 leading controller: HELD, PREPARING, COMMITTING. The event WRITTEN puts it in the ledger, which from
-then on is the only source. A controller that dies forgets what is only in memory (WITHDRAWN); the
-next one continues what is in the ledger; DEFERRED is PLANNED there, and retried.
+then on is the only source. If a controller dies, restarts that are only in memory are lost
+(WITHDRAWN) and the next controller continues those in the ledger, where DEFERRED is PLANNED and
+retried.
 
 `TRANSITIONS` has every change of state; `RULES` has what each state allows and how it is shown. The
-words in the ledger (`planned`, `suspended`, `done`) and in `/v1/jobs` (`doing`) are older than this
-table and derived from the state.
+values in the ledger (`planned`, `suspended`, `done`) and in `/v1/jobs` (`doing`) are older than
+this table and derived from the state.
 """
 
 from __future__ import annotations
@@ -161,7 +162,10 @@ _LEDGER_DONE = "done"
 
 
 def ledger_word(state: RestartState) -> str:
-    """The word that every release reads. The order beside it shows whether wrappers may start."""
+    """Return the value of a state in the ledger, which every release can read.
+
+    The order beside it shows whether wrappers may start.
+    """
     if state is RestartState.DEFERRED:
         state = after(state, RestartEvent.RETRIED)
     return next((word for word, known in _IN_LEDGER.items() if known is state), _LEDGER_DONE)

@@ -62,7 +62,10 @@ class RecordForm:
 
 
 def _field(name: str, hint: Any, defaults: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A choice of a newer release is read as text. Only whole numbers are required."""
+    """Return the JSON form of a field.
+
+    Literals are read as text, since a newer release may have more. Only numbers are required.
+    """
     if get_origin(hint) is Literal:
         hint = str
     if name in defaults:

@@ -44,7 +44,7 @@ _FORMS = {
 
 
 def to_wire(observed: Observed) -> dict[str, Any]:
-    """With `at` and `stream`."""
+    """Return the JSON object of an observation, with `at` and `stream`."""
     at, stream, what = observed
     return {"at": at, "stream": stream, **described(what)}
 
@@ -57,7 +57,7 @@ def described(what: Event | Observation) -> dict[str, Any]:
 
 
 def from_wire(record: Mapping[str, Any], stream: str | None = None) -> Observed:
-    """`stream` is used if the record has none. Raises ValueError."""
+    """Read an observation; `stream` is used if the record has none. Raises ValueError."""
     at = record.get("at")
     if isinstance(at, bool) or not isinstance(at, int | float):
         raise ValueError(f"no moment: {at!r}")

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the sidecar of a pod knows besides the log: identity, wrapper, data files, mounts, GPUs,
-NCCL communicators and network ports. None: not available here.
+"""Facts that the sidecar of a pod reports besides the log: identity, wrapper, data files, mounts,
+GPUs, NCCL communicators and network ports. None: not available here.
 """
 
 from __future__ import annotations
@@ -98,16 +98,16 @@ class Gpu(Struct, frozen=True, omit_defaults=True):
     power_limit_watts: float | None = None
     ecc_corrected: int | None = None
     remapped_rows: Mapping[str, int] = field(default_factory=dict)
-    """By the kind of error: `corrected`, `uncorrected`."""
+    """Number of remapped rows by the kind of error: `corrected`, `uncorrected`."""
     remap_pending: bool | None = None
     remap_failed: bool | None = None
     recovery_action: int | None = None
     """The driver's recommendation: 0 nothing, 1 reset the GPU, 2 reboot …"""
     nvlink_errors: Mapping[str, int] = field(default_factory=dict)
-    """Over all links: `replay`, `recovery`, `crc`."""
+    """Errors summed over all links, by kind: `replay`, `recovery`, `crc`."""
     pcie_replays: int | None = None
     throttled_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Since the driver was loaded, by reason."""
+    """Seconds of throttling since the driver was loaded, by reason."""
 
 
 class Nccl(Struct, frozen=True, omit_defaults=True):

@@ -36,13 +36,13 @@ class SourceState(NamedTuple):
 
 
 class RankFacts(NamedTuple):
-    """What the probe and the kernel report about a rank besides its progress."""
+    """Facts that the probe and the kernel report about a rank besides its progress."""
 
     cpu_seconds: float | None = None  # of its process tree, in this attempt
     resident_bytes: float | None = None
     threads: int | None = None
     seconds: Mapping[str, float] = MappingProxyType({})
-    """In this attempt, by activity of its main thread."""
+    """Seconds in this attempt, by activity of the rank's main thread."""
 
 
 class RankSnapshot(NamedTuple):
@@ -93,7 +93,7 @@ class SavedCheckpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of the newest line. Megatron leaves out a loss that is NaN."""
+    """Values of the newest line. Megatron leaves out a loss that is NaN."""
 
     losses: Mapping[str, float] = field(default_factory=dict)
     loss_scale: float | None = None
@@ -161,7 +161,7 @@ class Inputs:
 
     goodput: float | None = None
     spent_seconds: Mapping[Spent, float] = field(default_factory=dict)
-    """Wall time so far; none of them ever falls."""
+    """Wall time so far, as counters that never decrease."""
     findings: tuple[Finding, ...] = ()
     decision: Decision | None = None
     hang_deadline_seconds: float | None = None
@@ -175,7 +175,7 @@ class Inputs:
     fabric: tuple[FabricPort, ...] = ()
     storage: Storage | None = None
     checkpoint_sizes: Mapping[int, int] = field(default_factory=dict)
-    """Bytes by iteration, if the folder was read."""
+    """Bytes of each checkpoint by iteration, if the folder was read."""
     tensorboard_iteration: int | None = None
     own: OwnUsage | None = None
     open_incidents: tuple[OpenIncident, ...] = ()
@@ -250,7 +250,7 @@ def _is_good(job: Job, known: KnownCheckpoint) -> bool:
 def take_ranks(
     job: Job, numbers: Iterable[int], facts: Mapping[int, RankFacts] = MappingProxyType({})
 ) -> tuple[RankSnapshot, ...]:
-    """Of the first of these ranks; `facts`: by rank."""
+    """Return snapshots of the first `MAX_RANKS` of these ranks; `facts`: by rank."""
     ranks, nothing = job.attempt.ranks, RankFacts()
     return tuple(
         RankSnapshot(

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """`/v1/snapshot`: what one pod's sidecar reports to the controller, as JSON. See docs/snapshot.md.
 
-Every time in it is by the sidecar's clock, which never jumps; `at` is the time of the snapshot and
-`age` its age when the answer was sent. So a reader converts all times to its own clock by one
-number.
+All times in it are by the sidecar's clock, which never jumps. `at` is the time of the snapshot and
+`age` its age when the answer was sent, so a reader converts all times to its own clock with one
+offset.
 
 Parts that seldom change are sent only if they have changed since the reader's cursor: None means
 "unchanged". Reading checks types, ignores unknown keys, and drops observations of unknown kinds,
-counted in `unread`.
+which `unread` counts.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from mwatch.model.snapshot.snapshot import Storage
 VERSION = 1
 EMPTY = b'{"version":%d}' % VERSION  # answer of a sidecar without a snapshot yet
 STEADY = b'{"version":%d,"steady":true,' % VERSION
-"""How a line of a stream begins that holds only the records of the ranks."""
+"""Prefix of a line in a stream that holds only the records of the ranks."""
 
 REPORTED_SECONDS = 90.0
-"""How old the report of a witness may be that still reports: the slowest is asked each minute."""
+"""Maximum age of a valid report of a witness: the slowest is polled each minute."""
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class SidecarView(Struct, frozen=True, omit_defaults=True):
     action: str | None = None  # what it would have done, and why
     reason: str | None = None
     step_seconds: float | None = None
-    """Of a slow step, as learnt by its engine: a reader that polls learns it late."""
+    """Seconds of a slow step, as its engine has learnt it: a reader that polls learns it late."""
     unwatched: str | None = None  # why the trainer runs without the wrapper
 
 
@@ -73,7 +73,7 @@ class RankRow(Struct, array_like=True, gc=False):
         )
 
     def rose_at(self) -> float | None:
-        """None: not known."""
+        """Return when the iteration last rose; None: not known."""
         return self.risen if isinstance(self.risen, int | float) else None
 
 
@@ -112,11 +112,11 @@ class PodSnapshot:
         return tuple([Observed(row.at, stream, row.beat()) for row in self.ranks])
 
     def shift(self, received_at: float) -> float:
-        """What to add to a time of the snapshot to get the reader's time."""
+        """Return the offset from the times of the snapshot to the reader's clock."""
         return received_at - self.age - self.at
 
     def after(self, before: PodSnapshot | None) -> PodSnapshot:
-        """With the parts that are sent only when they change; without events."""
+        """Return the snapshot completed with unchanged parts of `before`, without events."""
         if before is None:
             return replace(self, events=())
         return replace(
@@ -128,7 +128,10 @@ class PodSnapshot:
         )
 
     def settled(self) -> PodSnapshot:
-        """Without the witnesses that have stopped reporting: what steady ones refer to."""
+        """Return the snapshot without witnesses that have stopped reporting.
+
+        Steady snapshots refer to it.
+        """
         reported = (each for each in self.signs if self.at - each.at <= REPORTED_SECONDS)
         return replace(self, signs=tuple(reported))
 
@@ -146,7 +149,7 @@ class PodSnapshot:
         return (self.stored._replace(at=self.stored_at),)
 
     def _rises(self) -> list[Observed]:
-        """The same records at the time when their iteration rose."""
+        """Return the records of the ranks at the time when their iteration rose."""
         stream = self.who.pod
         rises = ((row.rose_at(), row) for row in self.ranks)
         return [
@@ -218,8 +221,10 @@ def decode(data: json_codec.Buffer) -> PodSnapshot:
 
 
 def decode_steady(data: json_codec.Buffer, last: PodSnapshot) -> PodSnapshot:
-    """`last`: the whole one before it, settled, which holds but for the passing of time and of
-    iterations. Raises ValueError."""
+    """Decode a steady snapshot, in which only times and iterations have changed since `last`.
+
+    `last`: the last whole snapshot, settled. Raises ValueError.
+    """
     new: _Steady = json_codec.decode(data, _Steady, strict=False)
     return PodSnapshot(
         at=new.at,
@@ -248,7 +253,7 @@ def decode_steady(data: json_codec.Buffer, last: PodSnapshot) -> PodSnapshot:
 
 
 def from_wire(body: Mapping[str, Any]) -> PodSnapshot:
-    """The same from JSON that is decoded already."""
+    """Read a snapshot from decoded JSON. Raises ValueError."""
     return _read(lambda kind: json_codec.convert(body, kind, strict=False))
 
 

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Decode iteration lines with the keys of the last one, without looking at the keys.
+"""Decode iteration lines with the same keys as an earlier one, without parsing the keys.
 
-A run prints the same keys for hours. A line read the slow way becomes a pattern for the same keys
-in the same order; other lines take the slow way, and both must agree. Columns of numbers are read
-as JSON lists, three times as fast as `float()` each; JSON has no `nan` and no `007`, so only texts
-written as expected are read this way.
+A run prints the same keys for hours. A line read on the slow path becomes a pattern for the same
+keys in the same order; other lines take the slow path, and both paths must agree. Columns of
+numbers are read as JSON lists, three times as fast as one `float()` per value. JSON has no `nan`
+and no `007`, so only texts in the expected notation are read this way.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _HEAD = re.compile(
     r"(?P<lead>[^|\n]*?)(?P<stamp>\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?\] )?"
     r"iteration +\d{1,18}/ *\d{1,18} \|"
 )
-# Wide on purpose: "anything but the delimiter" is the fastest to match, and what was matched is
-# checked when it is converted.
+# Permissive on purpose: "anything but the delimiter" is the fastest to match, and the matched text
+# is checked when it is converted.
 _STAMP = rb"\[(20[^\]]{17,24})\] "
 _NO_STAMP = rb"()"
 _STEP = rb"iteration +(\d{1,18})/"
 _TOTAL = rb" *(\d{1,18}) \|"
 _WHOLE = re.compile(rb"-?\d{1,17}")
 _STAMP_TEXT = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d{6})?")
-_VALUE = rb"([^|]{0,24})\|"  # longer is not a number, and may hide another message
+_VALUE = rb"([^|]{0,24})\|"  # a longer text is not a number and may contain another message
 Row = tuple[bytes, ...]  # timestamp (may be empty), iteration and total; then one text per slot
 STAMP, ITERATION, TOTAL, FIRST_SLOT = range(4)  # places in a row
 _INDEX = {name: index for index, name in enumerate(Iteration._fields)}
@@ -53,17 +53,17 @@ _TIMESTAMP, _ITERATION, _TOTAL_ITERATIONS, _LOSSES, _EXTRA, _COVERS, _FIRST, _LI
     )
 )  # fmt: skip
 MAKE: Callable[[Iterable[object]], Iteration] = partial(tuple.__new__, Iteration)
-"""`Iteration._make` at half its cost; the rows have the right length by construction."""
+"""Same as `Iteration._make` at half the cost; the rows have the right length by construction."""
 Convert = Callable[[bytes], float | int]
 _COUNT = re.compile(rb" *\d{1,17} *")
 
 
 class Cells(NamedTuple):
-    """One column of lines of one shape: the text of the first and, if they differ, of each."""
+    """One column of lines of one shape: the first text and, if they differ, all texts."""
 
     text: bytes
     lines: int
-    each: bytes | bytearray  # A newline after each; empty if all are the same
+    each: bytes | bytearray  # all texts, each with a newline; empty if all are the same
 
 
 class Column:
@@ -87,11 +87,11 @@ class Column:
         return self.joined().split(b"\n")[:-1]
 
     def are_written(self, written: re.Pattern[bytes]) -> bool:
-        """Lines of one shape differ only in their digits, so one of them tells of all."""
+        """Whether all texts match; lines of one shape differ only in digits, so one is checked."""
         return all(written.fullmatch(part.text) for part in self._parts)
 
     def numbers(self, written: re.Pattern[bytes]) -> list[float | int] | None:
-        """Read as JSON; None if a text is written differently or is not JSON."""
+        """Read the column as JSON; None if a text is in another notation or not valid JSON."""
         if not self.are_written(written):
             return None
         listed = b",".join(
@@ -138,7 +138,7 @@ class LineSlot(NamedTuple):
     convert: Convert
 
     def convert_all(self, column: Column) -> Iterable[float | int]:
-        """Convert a column; most hold one text for hours, which is converted once."""
+        """Convert a column; most columns hold the same text for hours, which is converted once."""
         if column.only is not None:
             return repeat(self.convert(column.only), len(column))
         written = _WRITTEN.get(self.convert)
@@ -167,11 +167,11 @@ class LineLayout:
     def match(self, line: bytes) -> re.Match[bytes] | None:
         """Match a line with its newline; the groups are a `Row`."""
         if line.count(b"_") != self._underscores:
-            return None  # one in a value: float() would read 1_0 as ten
+            return None  # there is one in a value: float() would read 1_0 as ten
         return self.pattern.fullmatch(line)
 
     def decode(self, row: Row, line: int, covers: int) -> Iteration | None:
-        """Return the event of one row; None if only the slow way can read a value."""
+        """Return the event of one row; None if only the slow path can read a value."""
         values: list[object] = list(self.model)
         named: dict[str, dict[str, float]] = {"loss": {}, "extra": {}}
         try:
@@ -193,18 +193,18 @@ class LineLayout:
 
 
 def steady_covers(iterations: Sequence[int], coverage: Coverage) -> list[int]:
-    """Return what each line covers, if all cover exactly what lies between them; else nothing."""
+    """Return the iterations that each line covers; empty after a restart or a lost line."""
     previous, interval = coverage.steady, coverage.log_interval
     if previous is None:
         return []
     covers = list(map(sub, iterations, chain((previous,), iterations)))
     if min(covers) < 1 or (interval is not None and max(covers) > interval):
-        return []  # a restart, or a line was lost
+        return []  # a restart or a lost line
     return covers
 
 
 def stamps(column: Column) -> bytes:
-    """Return timestamps in ISO form, with a newline after each; ValueError if the brackets held
+    """Return timestamps in ISO form, each with a newline; ValueError if the brackets contain
     something else."""
     if not column.are_written(_STAMP_TEXT):
         raise ValueError(column.joined()[:80])
@@ -212,12 +212,12 @@ def stamps(column: Column) -> bytes:
 
 
 def learn(text: str, event: Iteration) -> LineLayout | None:
-    """Return the layout of a line read the slow way; None if it is not a plain one."""
+    """Return the layout of a line read on the slow path; None if the line is not a plain one."""
     head = _HEAD.match(text)
     if not head or (event.timestamp is not None) != bool(head["stamp"]) or not text.isascii():
         return None
     if "skipped samples" in event.extra:
-        return None  # iterations are jumped over: what a line covers is no plain difference
+        return None  # iterations are skipped, so coverage is not a plain difference
     *segments, tail = text[head.end() :].split("|")
     slots: list[LineSlot] = []
     stamp = _STAMP if head["stamp"] else _NO_STAMP

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Consecutive iteration lines of one layout, decoded on demand.
 
-Finding the lines costs a third of turning them into events. Reading one event or one column costs
+Finding the lines costs a third of converting them to events. Reading a single event or column costs
 no more than that; iterating converts all events column by column.
 """
 
@@ -30,10 +30,10 @@ from mwatch.parse.formats.megatron import read_heads, to_event
 from mwatch.parse.lines.context import Cover, Coverage
 from mwatch.parse.lines.line import Line
 
-_WORTH_COLUMNS = 16  # lines: fewer are cheaper one by one
+_WORTH_COLUMNS = 16  # fewer lines are cheaper one by one
 _SELDOM_READ = {"consumed_samples": "q", "learning_rate": "d", "throughput_tflops": "d"}
-"""No detector goes over these columns, so an array, which is faster to send, is better than a
-list, which is faster to go over. By name: the type of the array."""
+"""Array type codes of columns that no detector iterates over: an array is faster to send to another
+process, a list is faster to iterate over."""
 
 
 class LineRun(Sequence[Iteration]):
@@ -85,11 +85,11 @@ class LineRun(Sequence[Iteration]):
             cover = Cover(covers, False)
             for reading in read_heads(text):
                 events.append(to_event(reading, line, model.file, model.flavour, cover))
-                cover = Cover(None, False)  # of a second head, glued into a value
+                cover = Cover(None, False)  # for a second head inside a value
         return events
 
     def cut(self, lines: Sequence[int]) -> Iterator[LineRun]:
-        """Split the run so that these line numbers, in order, lie between the parts."""
+        """Split the run at these ordered line numbers, which then lie between the parts."""
         within = lines[bisect(lines, self.numbers[0]) : bisect(lines, self.numbers[len(self) - 1])]
         places = {bisect(self.numbers, line, hi=len(self)) for line in within}
         for low, high in pairwise((0, *sorted(places), len(self))):
@@ -111,7 +111,7 @@ class LineRun(Sequence[Iteration]):
         return [value] * len(self)
 
     def lines(self) -> StepLines | None:
-        """Return all lines as columns; None if only the slow way can read a value."""
+        """Return all lines as columns; None if only the slow path can read a value."""
         model = self._layout.model
         losses: dict[str, list[float]] = {}
         extra: dict[str, list[float]] = {}
@@ -165,7 +165,7 @@ class LineRun(Sequence[Iteration]):
 
 
 def _as_range(rising: Sequence[int]) -> Sequence[int]:
-    """The same numbers, as a range if they are evenly spaced: it takes no time to send."""
+    """Return the numbers, as a range if evenly spaced, which costs nothing to send."""
     step = rising[1] - rising[0] if len(rising) > 1 else 1
     evenly = range(rising[0], rising[0] + step * len(rising), step)
     return evenly if evenly[-1] == rising[-1] and list(evenly) == list(rising) else rising
@@ -181,7 +181,7 @@ def _dicts(columns: dict[str, Iterable[object]]) -> Iterable[dict[str, object]]:
 
 
 def read_run(rows: Rows | None, lines: Sequence[int], coverage: Coverage) -> LineRun | None:
-    """Return the rows as a run if each follows the last; `lines` are their line numbers."""
+    """Return the rows as a run if each continues the previous one; `lines`: their line numbers."""
     if rows is None:
         return None
     iterations = rows.iterations()
@@ -193,7 +193,7 @@ def read_run(rows: Rows | None, lines: Sequence[int], coverage: Coverage) -> Lin
 
 
 def in_pieces(batches: Iterable[Sequence[Event]]) -> list[Event | StepLines]:
-    """Return what was read in the order of the file, with long runs of like lines left together."""
+    """Return what was read in file order; long runs of similar lines stay together as columns."""
     read = list(batches)
     ordered = [number for batch in read for number in _ends(batch)]
     if any(map(gt, ordered, ordered[1:])):
@@ -208,7 +208,7 @@ def in_pieces(batches: Iterable[Sequence[Event]]) -> list[Event | StepLines]:
 
 
 def _in_order(batches: Sequence[Sequence[Event]]) -> list[Sequence[Event]]:
-    """Cut runs where other events stand between their lines."""
+    """Sort the batches; cut runs that have other events between their lines."""
     others = [event for batch in batches if not isinstance(batch, LineRun) for event in batch]
     others.sort(key=attrgetter("line"))
     lines = [event.line for event in others]
@@ -220,7 +220,7 @@ def _in_order(batches: Sequence[Sequence[Event]]) -> list[Sequence[Event]]:
 
 
 def _ends(batch: Sequence[Event]) -> Iterable[int]:
-    """Return line numbers that show whether all are in order; those of a run are."""
+    """Return line numbers to check the order by; within a run the lines are in order."""
     if isinstance(batch, LineRun):
         return batch.numbers[0], batch.numbers[len(batch) - 1]
     return (event.line for event in batch)

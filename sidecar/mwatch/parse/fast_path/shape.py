@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Find iteration lines that differ only in their digits: their values stand at the same places.
+"""Find iteration lines that differ only in their digits, so their values are at the same offsets.
 
-The shape of a line is the line with every digit made a zero. A pattern is tried on one line of each
-shape. Comparing with copies of the shape, at the speed of memory, tells how many lines after it are
-alike; a value of all of them is cut out by its place.
+The shape of a line is the line with every digit replaced by a zero. A pattern is tried on one line
+of each shape. Comparing the following lines with copies of the shape, at memory speed, shows how
+many of them are alike; a value is then cut out of all of them by its offset.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from mwatch.parse.fast_path.layout import ITERATION, Cells, Column, LineLayout, 
 _ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _ZERO = ord("0")
 _DIGITS = re.compile(rb"\d+")
-_COMPARED = 1 << 14  # bytes at a time: they and their zeros stay in the nearest cache
-_FEW = 16  # lines: cheaper to cut out one by one than digit by digit
+_COMPARED = 1 << 14  # bytes at a time, so that they and their zeros stay in the nearest cache
+_FEW = 16  # fewer lines are cheaper to cut out one by one than digit by digit
 _MAX_WIDTH = 1 << 12
 _MAX_SHAPES = 128
 Span = tuple[int, int]
@@ -37,11 +37,11 @@ class LineShape:
         self._places: dict[int, list[int]] = {}
 
     def is_of(self, line: bytes) -> bool:
-        """Whether a line with these zeros also has the fixed digits, as in `mtp_1 loss`."""
+        """Whether a line of this shape also has the fixed digits, as in `mtp_1 loss`."""
         return all(line[place] == digit for place, digit in self._fixed)
 
     def end(self, block: bytes, start: int) -> int:
-        """Return where the lines from `start`, the first of this shape, stop being alike."""
+        """Return where the run of lines of this shape that begins at `start` ends."""
         if not self._copies:
             self._copies = self._zeros * (_COMPARED // self.width)
         at = start + self.width
@@ -92,7 +92,7 @@ class LineShape:
 
 
 def _fixed_digits(line: bytes, spans: Sequence[Span]) -> list[tuple[int, int]]:
-    """Return place and value of the digits that are not part of a value."""
+    """Return offset and value of the digits that belong to the keys."""
     ends = (0, *(high for _, high in spans))
     starts = (*(low for low, _ in spans), len(line))
     between = [(low, high) for low, high in zip(ends, starts, strict=True) if low < high]
@@ -144,7 +144,7 @@ class Rows:
         return Rows(self.block, found)
 
     def iterations(self) -> list[int]:
-        if self.end - self.start < _COMPARED:  # few lines: cheaper one by one
+        if self.end - self.start < _COMPARED:  # few lines are cheaper one by one
             found: list[int] = []
             for shape, start, end in self._stretches:
                 low, high = shape.iteration
@@ -158,7 +158,7 @@ class Rows:
 
 
 class Shapes:
-    """The shapes found in one file; bounded."""
+    """The shapes found in one file, limited in number."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, LineShape] = {}

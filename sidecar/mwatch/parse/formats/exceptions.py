@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Python exceptions: whole tracebacks, those whose head was cut off, and their last lines alone.
+"""Python exceptions: whole tracebacks, those without their first lines, and last lines alone.
 
 In a chain of exceptions the first error is the cause. torchrun's own traceback ends in a
-ChildFailedError, which says nothing; its root-cause block does. Ranks without a prefix tear each
-other's tracebacks, and people paste excerpts, so a line such as `ValueError: …` counts without its
-traceback, also behind the prefix of a logger. It is weaker evidence (`exception`): programs print
-errors that they survive.
+ChildFailedError without information; its root-cause block has the details. Ranks without a prefix
+interleave their tracebacks, and users paste excerpts, so a line such as `ValueError: …` counts
+without its traceback, also after a logger's prefix. It is weaker evidence (`exception`), because
+programs also print errors that they survive.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from mwatch_trainer.exits.launchers import LauncherReport, read_reports
 _OPEN = "Traceback (most recent call last):"
 _IN_ONE_LINE = _OPEN + "\\n"  # with a backslash
 _IGNORED = ("Exception ignored in", "--- Logging error ---")
-"""Python prints these before a traceback that ends nothing."""
+"""Python prints these before a traceback that does not end the process."""
 TIDIES_UP = frozenset({"_run_finalizers", "_exit_function", "_at_fork_reinit"})
-"""Functions that tidy up after a process: what is raised in them ends nothing."""
+"""Clean-up functions at process exit or fork; an exception in them does not end the run."""
 _FRAME = re.compile(r'\s*File "([^"\n]{1,500})", line (\d+)(?:, in (.{1,200}))?')
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/torch/|/bin/|^<")
-"""Files that the user did not write: the fault is in the frame that called them."""
+"""Files not written by the user; the frame that called them is reported instead."""
 _ERROR = re.compile(r"([A-Za-z_][\w.]{0,200})(?:: ?(.*))?")
 _INDENTED = re.compile(r"\s{1,40}(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}(?:Error|Exception): \S")
-"""The last line of a traceback that was moved to the right as a whole: no statement looks so."""
+"""The last line of a traceback that is indented as a whole; no statement has this form."""
 _TORN = re.compile(r"([\w.]*?[A-Z]\w*?(?:Error|Exception))(?:[\w.]*?[A-Z]\w*?(?:Error|Exception))+")
-"""Names that several ranks printed into one line."""
+"""Exception names that several ranks printed into one line."""
 _EXCEPTION = re.compile(
     r"(?:.*\.)?_*(?:[A-Z]\w*)?(?:[Ee]rror|[Ee]xception|[Tt]imeout|Interrupt|Exit|Iteration|Fail\w*"
     r"|Expired|Warning)"
     r"|.*\._*[A-Z]\w*[a-z]\w*|[A-Z][a-z0-9]+[A-Z]\w*"
 )
-"""A name that ends in Error or the like, has a module, or is in mixed case: not `INFO: …`."""
+"""An exception name: ends in Error or similar, has a module, or is mixed case; not `INFO: …`."""
 _BARE = re.compile(
     r"(?<![\w.'\"(/=-])((?:[A-Za-z_]\w{0,80}\.){0,8}(?:_?[A-Z]\w{0,80}Error|[A-Z]?\w{0,80}Exception)"
     r"|(?:[A-Za-z_]\w{0,80}\.){1,8}(?:[A-Z]\w{0,80}Timeout|Broken\w{1,20}Pool|Bad\w{1,10}File"
@@ -54,11 +54,11 @@ _PREFIXES = re.compile(
     r"(?:\[[^\]\n]{1,80}\]|\([^)\n]{1,80}\)|<\w{1,20}>|[\w.@/-]{1,80}:|[\d:.,/TZ+-]{2,40}|[|>:-]"
     r"|\s){1,12}+"
 )
-"""Times, hosts, processes and other marks that are put before a line, but no words. Possessive:
-digits fit in many ways, and to try them all would take minutes."""
+"""Times, hosts, processes and other marks before a line, but no words. The repeat is possessive:
+digits match in many ways, and backtracking through all of them would take minutes."""
 _BEFORE = 200  # characters that a logger may print before an exception
 _AT_EXIT = re.compile(r"\b(?:at|after) interpreter shutdown$")
-"""Threads that wake up while Python ends raise this; it ended nothing."""
+"""Raised in threads that wake up while Python shuts down; it did not end the run."""
 _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
@@ -66,23 +66,24 @@ _CHAIN = (
 _BOX_OPEN = re.compile(
     r"^[\u256d\u250c+][\u2500\u2501-]{2,300} Traceback \(most recent call last\) "
 )
-"""The library rich draws a traceback as a box: Composer, OLMo, Typer and others print such ones."""
+"""The first row of a traceback that the library rich draws as a box, as Composer, OLMo and Typer
+print it."""
 _BOX_CLOSE = re.compile(r"^[\u2570\u2514+][\u2500\u2501-]{9}")
 _BOX_SIDES = "\u2502|"
 _BOX_FRAME = re.compile(r"(\S.{0,500}?):(\d{1,7}) ?in(?: (\S.{0,200}))?$")
 _LONGEST_PATH = 700
 _BOX_SOURCE = re.compile(r"[\u2771>]\s{1,4}\d{1,7} [\u2502|]\W{0,80}(.*)")
 _INSIDE = re.compile(re.escape(_OPEN) + r" \(RANK (\d{1,7})\)")
-"""Torch prints the traceback of each rank that failed under its own CheckpointException."""
+"""Header of a failed rank's traceback, which torch prints below its CheckpointException."""
 _LAUNCHERS = ("ChildFailedError", "ProcessRaisedException")
 _SPAWN = "torch/multiprocessing/spawn.py"
 _RELAYS = ("raise subprocess.CalledProcessError(", "raise ChildFailedError(")
-"""Statements of launchers, at which a traceback may be cut off."""
+"""Statements of launchers at which a traceback may be cut off."""
 _CHILD_ENDS = ("CalledProcessError", "ProcessExitedException")
 _ENDED = re.compile(r"process \d{1,7} terminated with (?:signal|exit code) ")
-"""What torch.multiprocessing raised as a bare Exception until 1.6."""
+"""Message of the bare Exception that torch.multiprocessing raised until torch 1.6."""
 _OF_AN_ACTOR = "because of an error raised in its creation task"
-"""Ray prints the traceback of the actor below the exception that reports its end."""
+"""Message of Ray's exception for the end of an actor; the actor's traceback follows it."""
 _DURING = {
     "load": re.compile(
         r"_?load_(?:\w+_)?checkpoint|_load_(?:\w+_)?base_checkpoint|(?:dcp|)_?load_state_dict"
@@ -111,17 +112,17 @@ _DURING = {
         r"(?:_\w{0,40})?"
     ),
 }
-"""Functions of trainers, most telling first: a save is part of a training loop."""
+"""Trainer functions by phase, most specific first, since a save is part of a training loop."""
 _LOADS = re.compile(r"load|restore|resume")
 _OF_CHECKPOINTS = re.compile(r"checkpoint|[/\\]resume\.py$", re.I)
-"""The same in a file of checkpoints."""
+"""Files about checkpoints, in which a function that matches `_LOADS` is a checkpoint load."""
 _CALLS = re.compile(r"\b(load|save)_checkpoint\(")
-"""A statement, where the frame of the function itself is cut out."""
+"""The calling statement, for tracebacks that lack the frame of the function itself."""
 _MAX_LINES = 2000
 
 
 class _Raised:
-    """The name and the message of an exception, and the number of its line."""
+    """The name, message and line number of an exception."""
 
     def __init__(self, name: str, message: str, line: int) -> None:
         torn = _TORN.fullmatch(name)
@@ -148,7 +149,7 @@ class _Traceback(Block):
         self._raised: _Raised | None = None
         self._during: set[str] = set()
         self._lines = 0
-        self._indent = 1  # of its frames; the exception after them has less
+        self._indent = 1  # indent of its frames; the exception after them has less
         self._in_frames = True
         self._launcher = False
         self._chained = False
@@ -157,7 +158,7 @@ class _Traceback(Block):
         self.is_whole = True  # its first line was read
         self.is_ignored = False
         self.wrapped: _Raised | None = None
-        """The exception as its first line names it, where another process passes it on."""
+        """The exception as named in the first line, where another process forwards it."""
 
     def feed(self, line: Line) -> bool:
         self._lines += 1
@@ -173,7 +174,7 @@ class _Traceback(Block):
             return True
         if inside := _INSIDE.match(body):
             if not self._failed_ranks:
-                self._raised = None  # what was raised there says more
+                self._raised = None  # the rank's own exception is more specific
             self._failed_ranks.add(int(inside[1]))
             self._in_frames, self.patience = True, Block.patience
             return True
@@ -207,7 +208,7 @@ class _Traceback(Block):
         return True
 
     def _is_spawn(self, found: re.Match[str]) -> bool:
-        """What torch.multiprocessing raised, until 1.6, above the traceback of the process."""
+        """Whether torch.multiprocessing raised it, until torch 1.6, above the child's traceback."""
         is_bare = found[1] == "Exception" and not found[2]
         return is_bare and self._frame is not None and _SPAWN in self._frame.where
 
@@ -224,7 +225,7 @@ class _Traceback(Block):
             self._source = self._source or text.strip()[:MAX_TEXT]
 
     def _enter(self, line: Line, file: str, number: str, name: str | None, printed: str) -> None:
-        """A frame; `name`: of its function."""
+        """Record a frame; `name`: the function."""
         name = name.strip() if name else None
         if name:
             self.is_ignored = self.is_ignored or name in TIDIES_UP
@@ -267,12 +268,12 @@ class _Traceback(Block):
 
 
 class _BoxedTraceback(_Traceback):
-    """One that rich drew: its rows are read as the lines that Python itself would print."""
+    """A traceback drawn by rich; its rows are read as the lines that Python would print."""
 
     def __init__(self, line: Line, context: Context) -> None:
         super().__init__(line, context)
         self._in_box = True
-        self._held = ""  # a path, or a path and a line, that goes on in the next row
+        self._held = ""  # a path, or a path and a line, that continues in the next row
 
     def feed(self, line: Line) -> bool:
         body = line.body.strip()
@@ -305,7 +306,8 @@ class _BoxedTraceback(_Traceback):
 
 
 def _prefix_before(text: str, opening: str) -> re.Pattern[str] | None:
-    """What stands before the first line of a traceback, with other numbers, such as a clock."""
+    """Return a pattern for the prefix of a traceback's first line; its numbers, such as a time, may
+    vary."""
     before = text[: max(0, text.find(opening))]
     if not before.strip() or len(before) > _BEFORE:
         return None
@@ -318,7 +320,7 @@ def _end_of_child(raised: _Raised) -> LauncherReport | None:
 
 
 def _read_escaped(line: Line, context: Context) -> Iterable[Event]:
-    """A whole traceback as a string, as loggers that write JSON print it."""
+    """Read a whole traceback in one string, as loggers that write JSON print it."""
     before, _, escaped = line.text.partition(_IN_ONE_LINE)
     if _HARMLESS.search(before):
         return
@@ -354,7 +356,7 @@ def _read_ignored(line: Line, context: Context) -> Iterable[Event]:
 
 
 def _read_frame(line: Line, context: Context) -> Iterable[Event]:
-    """A traceback whose first lines are missing."""
+    """Read a traceback whose first lines are missing."""
     if line.body[:1].isspace() and _FRAME.fullmatch(line.body.rstrip()):
         opened = _Traceback(line, context)
         opened.is_whole = False
@@ -364,8 +366,10 @@ def _read_frame(line: Line, context: Context) -> Iterable[Event]:
 
 
 def _read_exception(line: Line, context: Context) -> Iterable[Event]:
-    """The last line of a traceback alone. Ray names an exception of another process in brackets,
-    and its traceback follows."""
+    """Read the last line of a traceback alone.
+
+    Ray names an exception of another process in parentheses, and its traceback follows.
+    """
     body = line.body.rstrip()
     found = _BARE.search(body, 0, _BEFORE + MAX_TEXT)
     if not found or found.start() > _BEFORE:
@@ -379,7 +383,7 @@ def _read_exception(line: Line, context: Context) -> Iterable[Event]:
     raised = _Raised(found[2] or found[1], found[3] or "", line.number)
     is_heading = before and raised.name == "Exception" and not raised.message
     if is_heading or _AT_EXIT.search(raised.message):
-        return  # a logger announces a traceback, or Python has ended
+        return  # a logger announces a traceback, or Python is shutting down
     if report := _end_of_child(raised):
         yield from reported(report, line, context)
         return

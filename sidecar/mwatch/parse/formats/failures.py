@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lines that report a failure: reports of launchers, entries of the fault catalogue.
 
-The pod's exit code is torchrun's 1 whatever happened; the worker's 16, 17 or -9 is only in these
-lines. Of several catalogue entries benign ones win, then the longest match; a root elsewhere in the
-line beats a cascade.
-An Xid is found by its number, in the catalogue or not.
+The pod's exit code is always torchrun's 1; the worker's 16, 17 or -9 is only in these lines. If
+several catalogue entries match, benign ones win, then the longest match; a root elsewhere in the
+line beats a cascade. An Xid is found by its number, whether or not the catalogue has it.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ _STATUS = re.compile(
     r"(\d{1,3}),?",
     re.I,
 )
-_BLANKS = re.compile(r" {2,}")  # launchers pad the numbers of tasks
-_ONE_END = 1000  # lines of the file within which a launcher reports the end of all processes
+_BLANKS = re.compile(r" {2,}")  # launchers pad task numbers
+_ONE_END = 1000  # lines within which a launcher reports the end of all its processes
 XID_TRIGGER = r"NVRM: Xid \("
 _XID = re.compile(
     r"(?:(?P<node>[\w.-]{1,80}) (?:kernel|nvidia-\w+): [^\n]{0,60}?)?NVRM: Xid "
@@ -49,7 +48,7 @@ _XID = re.compile(
 UNKNOWN_XID = "xid-unknown"
 Search = Callable[[bytes, int, int], re.Match[bytes] | None]
 _WINDOW = 1000
-"""How far from its literal a pattern may reach, so that no line is too long for the reader."""
+"""Characters that a pattern may reach from its literal, so that even huge lines are read fast."""
 
 
 def signal_name(exit_code: int | None) -> str | None:
@@ -142,7 +141,7 @@ def _read_crashed(line: Line, context: Context) -> Iterable[Event]:
 
 
 def reported(report: LauncherReport, line: Line, context: Context) -> Iterable[Event]:
-    """Yield the end of a process, unless the launcher itself ended it after another one failed."""
+    """Yield the end of a process, unless the launcher terminated it after another one failed."""
     signal = BY_NUMBER.get(signal_of(report.code) or 0)
     is_first = abs(line.number - context.reported_at) > _ONE_END
     context.reported_at = line.number
@@ -166,7 +165,7 @@ WORKER_FAILED = Recogniser((r"failed \(exitcode: ",), _read_worker_failed)
 
 
 def _read_status(line: Line, context: Context) -> Iterable[Event]:
-    """The exit code of the training command, as the shell or kubectl prints it."""
+    """Read the exit code of the training command, as a shell or kubectl prints it."""
     found = _STATUS.fullmatch(line.body.strip())
     if not found:
         return
@@ -187,7 +186,7 @@ CRASHED = Recogniser(tuple(map(re.escape, TRIGGERS)), _read_crashed)
 
 
 class FaultMatcher:
-    """`triggers` is what the block scanner looks for; a hit is an index into it."""
+    """Finds catalogue entries. `triggers`: what the block scanner searches; a hit is an index."""
 
     def __init__(self, catalogue: Sequence[CatalogueEntry]) -> None:
         self._xids = {entry.xid: entry for entry in catalogue if entry.xid is not None}
@@ -215,7 +214,7 @@ class FaultMatcher:
         return False
 
     def _to_bytes(self, hit: int) -> tuple[bytes, Sequence[Search | None]]:
-        """Return the literal of the hit and its patterns as bytes; None: read the line in full."""
+        """Return the literal of the hit and its searches; None: the line must be read in full."""
         if hit == len(self._candidates):
             made: tuple[bytes, Sequence[Search | None]] = (b"", (None,))
         else:
@@ -225,7 +224,7 @@ class FaultMatcher:
         return made
 
     def read(self, line: Line, context: Context, hits: Iterable[int]) -> Iterable[Fault]:
-        """`hits`: indices into `triggers` that the scanner saw in this line."""
+        """Yield the faults of a line. `hits`: indices into `triggers` that the scanner found."""
         found: list[tuple[tuple[bool, int], CatalogueEntry, re.Match[str]]] = []
         for hit in hits:
             if hit == len(self._candidates):
@@ -234,7 +233,7 @@ class FaultMatcher:
             near = line.text.find(self._texts[hit])
             text = line.text[max(0, near - _WINDOW) : near + _WINDOW]
             for entry, pattern in self._candidates[hit]:
-                # `re` keeps the few patterns that occur compiled
+                # `re` caches the few patterns that occur
                 match = re.search(pattern, text) or re.search(pattern, line.body[:_WINDOW])
                 if match:
                     weight = (entry.role is Role.BENIGN, match.end() - match.start())
@@ -262,7 +261,7 @@ class FaultMatcher:
 
 
 def matching(text: str, catalogue: Iterable[CatalogueEntry]) -> list[CatalogueEntry]:
-    """Return the entries that match a line of the text, the one that the reader takes first."""
+    """Return the entries that match a line of the text, in the reader's order of preference."""
     lines = [line[:MAX_TEXT] for line in text.splitlines()]
     xids = {int(found["xid"]) for line in lines for found in _XID.finditer(line)}
     weights: dict[str, tuple[bool, bool, int]] = {}
@@ -288,7 +287,7 @@ def matching(text: str, catalogue: Iterable[CatalogueEntry]) -> list[CatalogueEn
 def _is_root_beside(
     line: Line, other: tuple[CatalogueEntry, re.Match[str]], cascade: re.Match[str]
 ) -> bool:
-    """A root that the line names as the reason of the cascade, not in the same words."""
+    """Whether `other` is a root that the line names apart from the cascade, as its reason."""
     entry, match = other
     start, at = line.text.find(cascade[0]), line.text.find(match[0])
     is_apart = at >= start + len(cascade[0]) or at + len(match[0]) <= start
@@ -296,7 +295,7 @@ def _is_root_beside(
 
 
 def _as_bytes(pattern: str) -> Search | None:
-    """None for an anchored pattern: it may match after a prefix, which a block does not show."""
+    """Return a search in bytes; None for an anchored pattern, which may match after a prefix."""
     anchored = "^" in pattern.replace("[^", "")
     return None if anchored else re.compile(pattern.encode(), re.MULTILINE).search
 

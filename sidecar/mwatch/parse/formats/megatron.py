@@ -1,13 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The iteration line of the Megatron family: upstream since v1.0, its forks, gpt-neox, nanotron.
+"""Lines of the Megatron family: upstream since v1.0, its forks, gpt-neox, nanotron.
 
-The head is searched anywhere in the line; several heads (two ranks without a newline between them)
-give several events. A last segment without its `|` was cut off and is dropped.
+The head of the iteration line is searched anywhere in a line; several heads (two ranks without a
+newline between them) give several events. A last segment without its `|` was cut off and is
+dropped.
 
-Below it are the lines of rank 0 that mark the phases of a run, its exit and its checkpoints.
-"Successfully saved" is printed after the tracker file was written. With asynchronous saving it
-comes many iterations later; a queued iteration is remembered until then.
+The module also reads the lines of rank 0 that mark the phases of a run, its exit and its
+checkpoints. "Successfully saved" is printed after the tracker file was written. With asynchronous
+saving it comes many iterations later, so a queued iteration is remembered until then.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def _read_fields(text: str, head: re.Match[str], end: int) -> Reading:
 
 
 def continues(text: str, following: str) -> bool:
-    """Whether `following` is the rest of an iteration line that was wrapped."""
+    """Whether `following` is the continuation of a wrapped iteration line."""
     segment, bar, _ = following.partition("|")
     if not bar or HEAD.search(following) or following.lstrip().startswith(("[", "{")):
         return False
@@ -134,7 +135,7 @@ def guess_flavour(reading: Reading) -> Flavour:
 
 
 class _Wrapped(Block):
-    """An iteration line that ended early: the rest may be on the next lines."""
+    """An iteration line that ended early; the rest may be on the next lines."""
 
     any_lane = True
     patience = 1
@@ -188,7 +189,7 @@ _EXITS = {
 }
 _MAX_SCHEDULED = 64
 _IN_PATH = r"(?P<path>\S+(?: \S+)*?)"
-_END = r"(?=\s*$|  )"  # two blanks: the next line was glued on
+_END = r"(?=\s*$|  )"  # two blanks: the next line follows without a newline
 _N = r"(?P<n>\d{1,18})"
 _LAYOUT = r"(?: \[ [^\]\n]{1,200} \])?"
 _RANDOM = "will not load any checkpoints and will start from random"
@@ -213,7 +214,7 @@ class Mark(NamedTuple):
     starts_process: bool = False
 
 
-# Texts of `[…] datetime:` barriers, by their beginning.
+# Texts of `[…] datetime:` barriers, matched by how they begin.
 _BARRIERS = (
     Mark("after megatron is initialized", "starting", "mark", True),
     Mark("after model, optimizer", "starting", "mark", True),

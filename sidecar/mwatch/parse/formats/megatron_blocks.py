@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Megatron's reports: the argument block, timers, the straggler report, validation results.
 
-Of the hundreds of arguments only named ones are kept: others may hold secrets or user paths. Since
-core_v0.16 the first line of a timer report goes through `logging` and has a prefix. Step timers are
-divided by the log interval even if fewer steps were done.
+Only listed arguments out of hundreds are kept, because others may hold secrets or user paths. Since
+core_v0.16 the first line of a timer report goes through `logging` and has a prefix. Megatron
+divides step timers by the log interval even if fewer steps were done.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NAMES = {
     "global_batch_size": "global_batch_size",
     "micro_batch_size": "micro_batch_size",
     "async_save": "async_save",
-    # names of v2.x and of the DeepSpeed forks
+    # names in v2.x and in the DeepSpeed forks
     "model_parallel_size": "tensor_parallel",
     "moe_expert_parallel_size": "expert_parallel",
 }
@@ -84,7 +84,7 @@ _TRIGGERS = (r"loss at iteration ", r"loss at the end of training", r"results at
 
 
 class _ArgumentBlock(Block):
-    tolerates = 20  # warnings of other ranks land between the lines
+    tolerates = 20  # warnings of other ranks appear between the lines
     survives = True
 
     def __init__(self, line: Line, context: Context) -> None:
@@ -168,7 +168,7 @@ VERSION = Recogniser((r"> Megatron-Core version ",), _read_version)
 
 
 class _Report(Block):
-    tolerates = 50  # the head goes through `logging`, the values do not: other lines get between
+    tolerates = 50  # only the head goes through `logging`, so other lines may come in between
 
     def __init__(self, line: Line, context: Context) -> None:
         self._line = line
@@ -192,9 +192,9 @@ class _Report(Block):
         if found:
             self.tolerates = 1
             if found[1] == _AT_START:
-                self._context.coverage.process_started()  # all that a last rank prints of its start
+                self._context.coverage.process_started()  # all that the last rank prints at start
         elif self._values and _STEP in line.text:
-            self.done = True  # the next lines are read together again
+            self.done = True  # so that the following step lines are read in blocks again
         return found is not None
 
     def finish(self) -> Iterable[Event]:
@@ -248,7 +248,7 @@ def _read_validation(line: Line, context: Context) -> Iterable[Event]:
 
 
 def _values(text: str) -> Iterable[tuple[str, str, float]]:
-    """Read `lm loss value: 2.7 | lm loss PPL: 14.3 |`; one fork omits the bar between them."""
+    """Read `lm loss value: 2.7 | lm loss PPL: 14.3 |`; one fork omits the `|` between them."""
     before = 0
     for found in _VALUE.finditer(text):
         name = text[before : found.start()].rpartition("|")[2].strip()
@@ -260,7 +260,7 @@ def _values(text: str) -> Iterable[tuple[str, str, float]]:
 
 
 def _dataset(name: str, draw: str | None) -> str:
-    """Return `validation`, `test` or the set's own name (`validation-web` is `web`)."""
+    """Return `validation`, `test` or the name of the set (`web` for `validation-web`)."""
     if draw and (found := _SET.search(draw.strip())):
         return found[1]
     words = name[-_MAX_NAME:].split()

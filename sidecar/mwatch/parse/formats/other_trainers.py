@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step lines of NeMo, torchtitan, DeepSpeed, Composer (LLM-Foundry) and OLMo.
 
-NeMo counts from zero and NeMo 2 restarts each epoch; `iteration` is the number of finished steps.
-torchtitan's `[rank0]:` is the local rank of torchrun's tee and is dropped; a loss of -1 is a
-placeholder. Megatron-DeepSpeed prints its counters as 0, so its overflow lines are the only sign of
-skipped steps. Composer's values are the latest, not means: a block covers one batch. Its
-`time/batch` lags the header by one, and a learning rate of 1e-5 prints as 0.0000.
+NeMo counts from zero, and NeMo 2 restarts the count with each epoch; `iteration` is the number of
+finished steps. torchtitan's `[rank0]:` is the local rank from torchrun's tee and is dropped; a loss
+of -1 is a placeholder. Megatron-DeepSpeed prints its counters as 0, so its overflow lines are the
+only sign of skipped steps. Composer prints the latest values, not means, so a block covers one
+batch. Its `time/batch` lags the header by one, and a learning rate of 1e-5 prints as 0.0000.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BAR = re.compile(
     r"Epoch (\d{1,9}): [^\n]{0,200}?(\d{1,18})/(\d{1,18}) "
     r"\[([^\]\n]{0,2000}(?:\] (?=[A-Za-z_]\w{0,60}=)[^\n]{0,2000})?)\]?"
 )
-"""The fields stand inside the brackets or behind them."""
+"""The fields are inside the brackets or after them."""
 _RATE = re.compile(r"(\d{1,12}(?:\.\d{0,12})?)(s/it|it/s)")
 _TORCHTITAN_STEP = re.compile(r"step: *(\d{1,18}) +(loss: [^\n]*)")
 _TORCHTITAN_CHECKPOINT = re.compile(
@@ -34,7 +34,7 @@ _TORCHTITAN_CHECKPOINT = re.compile(
     r"(?: at (?:last )?step(?:, step)?[ ,]+(?P<step>\d{1,18})"
     r"| from \S{0,300}?step-(?P<from>\d{1,18}))?"
 )
-"""`or staging`: it says the same when only a copy in memory was made."""
+"""A line with `or staging` is printed even if only a copy in memory was made so far."""
 _FIELD = re.compile(r"([A-Za-z_][\w./ ]{0,60}?): *([^\s:]+)(?=\s|$)")
 _NUMBER = r"([-+]?[\w.+-]+)"
 _DEEPSPEED_STEP = re.compile(
@@ -48,7 +48,7 @@ _APEX = re.compile(
     r"(?:Gradient overflow\. .{0,80}reducing|overflow detected, .{0,40}setting) loss scale to:? "
     r"([\d.e+-]+)"
 )
-"""Apex and fairseq print the new scale only."""
+"""Overflow lines of Apex and fairseq, which print only the new scale."""
 _HEADER = re.compile(
     r"\[(?:epoch=(?P<epoch>\d{1,9})(?:/\d{1,9})?\]\[)?(?P<unit>batch|token|sample)="
     r"(?P<now>\d{1,18})/(?P<total>\d{1,18})\]:?\s*$"
@@ -104,7 +104,7 @@ def _read_bar(line: Line, context: Context) -> Iterable[Event]:
         if not fields.losses:
             continue
         if not math.isfinite(fields.losses.get("loss", 0.0)) and _TRUE_LOSS in fields.losses:
-            del fields.losses["loss"]  # of this stage of the pipeline alone, which has none
+            del fields.losses["loss"]  # of this pipeline stage alone, which computes no loss
         rate = _RATE.search(found[4])
         if rate and float(rate[1]):
             seconds = float(rate[1]) if rate[2] == "s/it" else 1 / float(rate[1])
@@ -127,7 +127,7 @@ def _read_torchtitan(line: Line, context: Context) -> Iterable[Event]:
     fields = Fields()
     for key, value in _FIELD.findall(found[2]):
         if key == "loss" and number(value) == -1.0:
-            fields.extra["loss"] = -1.0  # not the last pipeline stage: it has no loss
+            fields.extra["loss"] = -1.0  # not the last pipeline stage, so there is no loss
         else:
             fields.add(key, value)
     yield context.step(
@@ -173,7 +173,7 @@ TORCHTITAN_CHECKPOINTS = Recogniser(
 
 def _read_step(line: Line, context: Context) -> Iterable[Event]:
     if context.prints_iterations:
-        return  # the same steps, by Megatron's line
+        return  # Megatron's line reports the same steps
     for found in _DEEPSPEED_STEP.finditer(line.text):
         loss, seconds = number(found[2]), number(found[3])
         yield context.step(

@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Step lines of training loops without a format of their own here, and the words that end a run.
+"""Step lines of training loops without a dedicated recogniser, and lines that report a run's end.
 
-Hugging Face's Trainer, TRL, axolotl and swift print a dict, Lightning, accelerate and Keras a
-progress bar, verl `step:12 - actor/pg_loss:…`, MMEngine `Iter(train) [ 12/90]`, and many loops
-`step 12 | loss 2.3`. What is common to them is read: a
-count that rises, and values whose names end in `loss`. A dict without a step gets the count of the
-progress bar before it, or one more than the last. A counter that begins again with an epoch goes
-on from the last one; values of an evaluation are left out. Only the first writer is believed if
-several print the same steps.
+Hugging Face's Trainer, TRL, axolotl and swift print a dict; Lightning, accelerate and Keras a
+progress bar; verl `step:12 - actor/pg_loss:…`; MMEngine `Iter(train) [ 12/90]`; and many loops
+`step 12 | loss 2.3`. The recognisers read what these have in common: a count that rises, and values
+whose names end in `loss`. A dict without a step gets the count of the progress bar before it, or
+one more than the last step. A counter that restarts with each epoch is continued from the last
+epoch. Values of an evaluation are left out. If several writers print the same steps, only the first
+one counts.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _BAR = re.compile(
     r"([^\]\n]{0,2000})"
 )
 _ENDLESS = re.compile(r"(?:[Ee]poch (\d{1,9}):[: ]{1,4})?\b(\d{1,12})it \[([^\]\n]{0,2000})")
-"""A bar of a loader whose length is not known."""
+"""Progress bar of a data loader of unknown length."""
 _AHEAD = re.compile(rf"(?<![\w|])\d{{1,6}}\|(\d{{1,12}})\|Loss: ({_NUMBER}): {{1,4}}\d{{1,3}}%\|")
 _TRAINS = re.compile(r"(?:\b[Tt]rain(?:ing)?(?: [Pp]rogress)?|^Steps?): {0,4}\d{1,3}%\|")
 _POSTFIX = re.compile(rf"([\w/. -]{{1,60}}?)[=:] ?({_NUMBER})", re.I)
@@ -59,7 +59,7 @@ _OWNED = re.compile(
     r"iteration[ :=]+\d+ ?[/|]|step: *\d+ +loss: |iter time \(s\): |Training epoch "
     r"|reduced_train_loss=|(?:batch|token|sample|\[step)=\d+/\d+(?:,epoch=[\d/]+)?\]:?\s*$"
 )
-"""Lines of a format that another recogniser reads."""
+"""Lines in a format that another recogniser reads."""
 _END = re.compile(
     r"'train_runtime': |`Trainer\.fit` stopped: `max_(?:epochs|steps)=\d+` reached"
     r"|(?:^|[\]:>|*-]\s*|INFO\s+|\) )Training (?:is )?(?:[Cc]ompleted?|completes|finished|done)\b"
@@ -76,7 +76,7 @@ _RESUME = re.compile(
     r"\bLoading (?:model|checkpoint) from \S{0,300}checkpoint-(\d{1,12})\b"
     r"|\bContinuing training from global step (\d{1,12})\b"
 )
-"""Of Hugging Face's Trainer: it begins to load, and it goes on."""
+"""Lines of Hugging Face's Trainer: the load begins; the training continues."""
 _PROCESS_END = re.compile(r"launch\.py:\d+:\w+\] Process \d+ exits successfully")
 _OF_TOTAL = re.compile(
     r"['\"](?:iteration|global_step/max_steps)['\"]: ['\"]\d{1,12}/(\d{1,12})['\"]"
@@ -142,7 +142,7 @@ def _read_dict(line: Line, context: Context) -> Iterable[Event]:
         return
     _see_bar(line, context)
     loop = context.loop
-    is_json = line.body[begin + 1 : begin + 2] == '"'  # other programs print it too
+    is_json = line.body[begin + 1 : begin + 2] == '"'  # other programs print JSON too
     of_total = _OF_TOTAL.search(line.body)
     has_plain_iteration = is_json and of_total is None
     printed = values.whole(*(_JSON_STEP_KEYS if has_plain_iteration else _STEP_KEYS))
@@ -219,7 +219,7 @@ def _read_keras_epoch(line: Line, context: Context) -> Iterable[Event]:
 
 
 def _read_keras(line: Line, context: Context) -> Iterable[Event]:
-    """The last state of a bar: a terminal overwrites the others, which stand in the same line."""
+    """Read the last state of a bar; earlier ones, which a terminal overwrites, share the line."""
     text = line.text[-MAX_TEXT:]
     *_, found = (None, *_KERAS.finditer(text))
     if found is None:
@@ -236,7 +236,7 @@ def _read_end(line: Line, context: Context) -> Iterable[Event]:
 
 
 def _read_process_end(line: Line, context: Context) -> Iterable[Event]:
-    """DeepSpeed's launcher: one of its processes left with 0; another one may yet fail."""
+    """Read DeepSpeed's report that one process exited with 0; another one may still fail."""
     if _PROCESS_END.search(line.body):
         yield _end_of("process", line, context)
 

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks of bytes to clean lines: transport, prefixes, numbers, literals, coverage."""
+"""Turn chunks of bytes into clean lines: transport, prefixes, numbers, literals, coverage."""

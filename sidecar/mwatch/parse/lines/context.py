@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the recognisers of one file share: flavour, coverage of the step lines, open blocks.
+"""State shared by the recognisers of one file: flavour, coverage of step lines, open blocks.
 
-A recogniser reads one line. What spans several lines (a traceback, the argument block) is a
+A recogniser reads one line. Text that spans several lines (a traceback, the argument block) is a
 `Block`, opened by its first line and fed with the following lines of the same lane.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from mwatch.model.event import Error, Event, Flavour, Iteration
 from mwatch.parse.lines.line import Line, stamp
 
-MAX_TEXT = 2000  # bound of every text that an event carries
+MAX_TEXT = 2000  # maximum length of any text in an event
 
 
 class Cover(NamedTuple):
@@ -25,12 +25,12 @@ class Cover(NamedTuple):
 
 
 class Coverage:
-    """How many iterations each line covers, and which line is the first of its process.
+    """Tracks how many iterations each line covers, and which line is the first of its process.
 
-    Megatron averages over the iterations since the last reset. From core_v0.16 on the first
+    Megatron averages over the iterations since the last reset. From core_v0.16 on, the first
     iteration of a process is printed without a reset (NVIDIA/Megatron-LM#6237), so the next line
-    includes it again; a later fix resets. Arithmetic distinguishes the two: a mean that includes a
-    slow first step cannot be smaller than that step divided by the iterations.
+    includes it again; a later fix does reset. The values distinguish the two: a mean that includes
+    a slow first step cannot be smaller than that step divided by the number of iterations.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Coverage:
         batch_size: int | None = None,
         writer: str = "",
     ) -> Cover:
-        """Count one step line; `keeps_first`: this release prints the first one without a reset."""
+        """Count one step line. `keeps_first`: this release does not reset after the first one."""
         is_other, self._writer = writer != self._writer, writer
         if iteration == self._previous and not self._starting:
             # Several ranks, two collectors, or DeepSpeed beside Megatron printed the same step.
@@ -82,11 +82,11 @@ class Coverage:
 
     @property
     def steady(self) -> int | None:
-        """The last iteration, if the next lines cover exactly what lies between them."""
+        """The last iteration, if each next line covers the iterations since the line before it."""
         return None if self._starting or self._unreset else self._previous
 
     def advance(self, last: int, covers: int) -> None:
-        """Several steady lines were read at once; these are the values of the last one."""
+        """Record that several steady lines were read at once, with the values of the last one."""
         self._previous, self._last = last, Cover(covers, False)
 
     def _first(self, iteration: int, elapsed_ms: float | None, *, keeps_first: bool) -> Cover:
@@ -106,10 +106,10 @@ class Coverage:
         first, first_ms = self._unreset
         interval = self.log_interval
         if interval and not jumped and iteration > (first // interval + 1) * interval:
-            return min(iteration - first, interval)  # the line that counted it in was lost
+            return min(iteration - first, interval)  # the line that included it was lost
         including = iteration - first + 1
         if first_ms and elapsed_ms is not None and elapsed_ms * including < first_ms * 0.99:
-            return including - 1  # the fixed release: the first step is not in this mean
+            return including - 1  # a release with the fix: the first step is not in this mean
         return including
 
     def _later(self, iteration: int, jumped: int) -> int | None:
@@ -122,14 +122,14 @@ class Coverage:
 
 
 class LoopState:
-    """Where a training loop is that has no format of its own."""
+    """Progress of a training loop without a format of its own."""
 
     def __init__(self) -> None:
         self.bar: int | None = None  # count of the last progress bar without a loss
-        self.total: int | None = None  # steps of the training, by a bar that says so
+        self.total: int | None = None  # total steps, from a bar labelled as training
         self.has_steps = False
         self._by_epoch = False
-        self.announced = 1  # the epoch that a line of its own names
+        self.announced = 1  # the epoch announced by a separate line (Keras)
         self._writer: str | None = None
         self._last = 0
         self._epoch = 0
@@ -140,7 +140,7 @@ class LoopState:
         return self._writer is None or lane == self._writer
 
     def accepts(self, lane: str, count: int) -> bool:
-        """Whether a step is news: other writers may only be ahead of the first one."""
+        """Whether a step is new; a writer other than the first must be ahead of it."""
         if not self.is_writer(lane) and count <= self._last:
             return False
         self._writer = lane if self._writer is None else self._writer
@@ -148,7 +148,7 @@ class LoopState:
         return True
 
     def counts_epochs(self) -> bool:
-        """Whether an epoch counts as a step: nothing smaller is printed."""
+        """Whether an epoch counts as a step because nothing smaller is printed."""
         self._by_epoch = self._by_epoch or not self.has_steps
         return self._by_epoch
 
@@ -156,7 +156,7 @@ class LoopState:
         return self.bar if self.bar is not None and self.bar > self._last else self._last + 1
 
     def continued(self, printed: int, epoch: int | None) -> int:
-        """The count over all epochs, if the printed one begins again with each."""
+        """Return the count over all epochs where the printed one restarts with each epoch."""
         if epoch is not None and epoch != self._epoch:
             if epoch > self._epoch and printed < self._printed:
                 self._before += self._printed
@@ -166,16 +166,16 @@ class LoopState:
 
 
 class Block(ABC):
-    tolerates = 0  # foreign lines in a row after which the block is closed
+    tolerates = 0  # foreign lines in a row that do not yet close the block
     patience = 500  # lines of the file that the block waits for its next line
     survives = False
-    """Another block may begin inside it: one process writes two streams into one lane."""
-    any_lane = False  # its next line may come without the prefix of the first one
+    """Whether another block may begin inside: one process writes two streams into one lane."""
+    any_lane = False  # whether its next line may lack the prefix of the first one
     done = False  # the last line fed was the last of the block
 
     @abstractmethod
     def feed(self, line: Line) -> bool:
-        """Return whether the line belongs to the block; other recognisers read it otherwise."""
+        """Return whether the line belongs to the block; if not, the recognisers read it."""
 
     @abstractmethod
     def finish(self) -> Iterable[Event]: ...
@@ -190,12 +190,12 @@ class Context:
         self.version: str | None = None
         self.async_save: bool | None = None
         self.scheduled: set[int] = set()
-        """Iterations whose asynchronous save was queued and is not yet confirmed."""
+        """Iterations whose asynchronous save was queued but not yet confirmed."""
         self.exit_code: int | None = None  # of the last worker that torchrun reported as failed
         self.reported_at = -math.inf  # the last line on which a launcher reported an end
         self.prints_iterations = False  # Megatron's iteration line was seen
         self.loop = LoopState()
-        self.ignored_line = -9  # of the last announcement of a traceback that ends nothing
+        self.ignored_line = -9  # line of the last announcement of a harmless traceback
         self.opened: Block | None = None
         """Set by a recogniser; the reader moves it into the line's lane."""
 
@@ -226,9 +226,9 @@ class Context:
 class Recogniser(NamedTuple):
     """Reads the lines that match one of `triggers`.
 
-    Triggers run over whole blocks at memory speed, so each needs a literal and no open end.
-    `flavours` are those whose step lines it reads; empty: lines common to all. `inert` triggers
-    mark lines that do not change how step lines are read.
+    Triggers are searched in whole blocks at memory speed, so each needs a literal and must not be
+    open-ended. `flavours`: those whose step lines it reads; empty: lines common to all. `inert`:
+    triggers of lines that do not change how step lines are read.
     """
 
     triggers: tuple[str, ...]

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lines that a log shipper or viewer wrapped: Docker's JSON, stern, Compose, CloudWatch and others.
+"""Unwrap lines of log shippers and viewers: Docker's JSON, stern, Compose, CloudWatch and others.
 
 A whole file is wrapped in one way, so its first lines decide. Each line becomes what kubectl or the
-container runtime would have printed, with the pod and the time in front where the wrapping has
-them. A line that is wrapped otherwise stays as it is. Line numbers stay those of the file: of an
-entry with several lines all but the first end in a carriage return.
+container runtime would have printed, with pod and time in front where the wrapping has them. A line
+that is wrapped differently is left unchanged. Line numbers stay those of the file: the lines of an
+entry with several lines are separated by carriage returns.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from typing import Any
 from mwatch import json_codec
 
 SAMPLE = 32
-"""Lines by which to decide."""
-_LEAST = 8  # lines without a mark of their own, such as a name in front
+"""Number of first lines that decide how the file is wrapped."""
+_LEAST = 8  # fewest lines to recognise a form without a distinctive mark, such as a name in front
 _SHARE = 0.9
 _TIME = rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)"
 _IS_TIME = re.compile(_TIME.decode())
 _NAME = re.compile(r"[^\]\s]{1,200}")
 _DIGITS = 20
 _EPOCHS = ((10**17, 10**9), (10**14, 10**6), (10**11, 10**3))
-"""From a number on it counts nanoseconds, microseconds, milliseconds."""
+"""Values from which an epoch time is in nanoseconds, microseconds, milliseconds; units per s."""
 
 
 class Envelope(ABC):
     as_cri = False
-    """Its lines become those of the container runtime, which may hold a part of a line."""
+    """Whether lines are converted to the container runtime's format, which has partial lines."""
 
     @abstractmethod
     def line(self, raw: bytes) -> bytes:
-        """What is in a line, without its end."""
+        """Return the content of a line without its line end."""
 
     def unwrap(self, block: bytes) -> bytes:
         return b"\n".join([self.line(raw) if raw else raw for raw in block.split(b"\n")])
 
 
 def envelope_of(head: Sequence[bytes]) -> Envelope | None:
-    """`head`: the first lines of a file that are not blank."""
+    """Return how the file is wrapped; None: not at all. `head`: its first non-blank lines."""
     if head and head[0].lstrip(b"\xef\xbb\xbf")[:1] in (b"{", b"["):
         return _of_json(head)
     if head and (columns := _columns(head[0])):
@@ -52,7 +52,7 @@ def envelope_of(head: Sequence[bytes]) -> Envelope | None:
 
 
 def _of_json(head: Sequence[bytes]) -> Envelope | None:
-    for raw in head[:2]:  # the first may be the rest of a longer one
+    for raw in head[:2]:  # the first may be the rest of a longer line
         entry = _entry(raw)
         if entry is not None and _text_of(entry) is not None:
             return _DockerJson() if entry.keys() <= _DOCKER else _JsonLines()
@@ -69,7 +69,7 @@ _TEXTS = (
     ("textPayload", frozenset({"insertId", "resource", "logName", "timestamp"})),
     ("MESSAGE", frozenset({"__REALTIME_TIMESTAMP", "_HOSTNAME", "SYSLOG_IDENTIFIER"})),
 )
-"""Where the text of an entry is, and keys of which one shows that it is an entry of this kind."""
+"""The key of an entry's text, and keys of which at least one identifies this kind of entry."""
 _TIMES = ("time", "@timestamp", "timestamp", "__REALTIME_TIMESTAMP")
 
 
@@ -85,7 +85,7 @@ def _text_of(entry: dict[str, Any]) -> str | None:
     for key, marks in _TEXTS:
         if key in entry and not marks.isdisjoint(entry):
             text = entry[key]
-            if isinstance(text, list):  # journald prints a text with colours as bytes
+            if isinstance(text, list):  # journald prints text with colours as a list of bytes
                 return bytes(each & 255 for each in text if isinstance(each, int)).decode(
                     "utf-8", "replace"
                 )
@@ -141,7 +141,7 @@ def _with_prefix(prefix: str, text: str) -> bytes:
 
 
 class _JsonLines(Envelope):
-    """Fluent Bit, stern, logcli, journald, Cloud Logging: an entry in each line."""
+    """One entry per line: Fluent Bit, stern, logcli, journald, Cloud Logging."""
 
     def line(self, raw: bytes) -> bytes:
         entry = _entry(raw)
@@ -185,7 +185,7 @@ class _PrettyJson(Envelope):
         if text := _PRETTY.fullmatch(raw):
             return _with_prefix(self._prefix, _string(text[1]))
         if raw.strip(b" \t\r") in (b"{", b"},"):
-            self._prefix = ""  # it may come after the text
+            self._prefix = ""  # the stream may come after the text
         return b""
 
 
@@ -204,7 +204,7 @@ _NAME_COLUMNS = (b"@logStream", b"logStreamName")
 
 
 def _columns(header: bytes) -> tuple[int, int, int | None] | None:
-    """Where text, time and stream are in a table of log lines; None: it is none."""
+    """Return the columns of text, time and stream; None if it is not a table of log lines."""
     names = [name.strip(b'"') for name in header.strip(b"\xef\xbb\xbf\r").split(b",")]
     text, time, stream = (
         next((names.index(each) for each in known if each in names), None)
@@ -222,7 +222,7 @@ class _Table(Envelope):
     def line(self, raw: bytes) -> bytes:
         cells = [(each[1] or each[2] or b"").replace(b'""', b'"') for each in _CELL.finditer(raw)]
         if len(cells) <= max(self._text, self._time, self._stream or 0):
-            return raw  # of an entry with several lines
+            return raw  # a further line of an entry with several lines
         time = cells[self._time]
         stream = _at(cells, self._stream).decode("utf-8", "replace")
         if not _BEGINS_AS_TIME.match(time):
@@ -246,13 +246,13 @@ def _zoned(when: bytes) -> bytes:
 
 
 class _Named(Envelope):
-    """The name of the writer is put in front of each line; `form` has it in its groups."""
+    """Lines with the name of the writer in front; the groups of `form` capture it."""
 
     def __init__(self, form: re.Pattern[bytes]) -> None:
         self._form = form
 
     def learnt(self, head: Sequence[bytes]) -> Envelope | None:
-        """This, if nearly all lines have it and the names come again."""
+        """Return this envelope if nearly all lines have the form and the names repeat."""
         found = [each for each in map(self._form.match, head) if each]
         names = {each["pod"] for each in found}
         is_usual = len(found) >= max(_LEAST, _SHARE * len(head))
@@ -280,4 +280,4 @@ _FORMS = tuple(
         ),
     )
 )
-"""stern; Docker Compose; `aws logs tail`, which prints the time first."""
+"""In this order: stern; Docker Compose; `aws logs tail`, which prints the time first."""

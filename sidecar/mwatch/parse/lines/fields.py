@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""`key: value | key: value |` to named fields, losses and extras, and the number formats inside.
+"""Read `key: value | key: value |` into named fields, losses and extras, in all number formats.
 
-Keys are looked up without blanks, underscores and case, so that one table serves upstream Megatron,
-its forks and a wrapped line. Units are read from the key. A value that is not a number keeps its
-text.
+Keys are looked up without blanks, underscores and case, so one table covers upstream Megatron, its
+forks and wrapped lines. Units are read from the key. A value that is not a number is kept as text.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _MAX_TEXT = 200
 _MAX_NUMBER = 64
 MAX_COUNT = 10**17
 _COUNTS = frozenset({"consumed_samples", "global_batch_size", "skipped", "nan"})
-# Printed as %.6E by upstream and yet no loss.
+# Printed as %.6E by upstream, like a loss, but not losses.
 _NO_LOSS = frozenset({"decoupledlearningrate", "valloss"})
 _BEFORE_LOSSES = frozenset({"learning_rate", "global_batch_size", "throughput_tflops"})
 _LOSS_FORMAT = re.compile(r"\s*-?(?:\d\.\d{6}E[+-]\d{2,3}|INF|NAN)\s*")
 _LOSS_NAME = re.compile(r"loss$", re.I)
 _SEPARATOR = re.compile(r"[:=]")
 _OLD_RATE = re.compile(r"(?:(?<=rate)|(?<=loss)|(?<=scale)|(?<=norm)) +(?=[-+]?(?:\d|nan|inf))")
-"""The first releases, and forks of them, have no colon there."""
+"""A key without a colon, as the first releases and their forks print it."""
 _MAX_KEY = 80
 _MAX_EXTRAS = 64
 
@@ -53,7 +52,7 @@ def number(text: str) -> float | None:
         return float(scaled[1]) * _SCALE[scaled[2]]
     if unit := _UNIT.fullmatch(text):
         return float(unit[1])
-    joined = "".join(text.split())  # a value that was wrapped in two lines
+    joined = "".join(text.split())  # a value that was wrapped over two lines
     return float(joined) if joined != text and _PLAIN.fullmatch(joined) else None
 
 
@@ -112,7 +111,7 @@ KNOWN: dict[str, Meaning] = {
     "learningrate": Meaning("learning_rate"),
     "lr": Meaning("learning_rate"),
     "globalbatchsize": Meaning("global_batch_size"),
-    "gloablbatchsize": Meaning("global_batch_size"),  # so printed by Ascend ModelLink
+    "gloablbatchsize": Meaning("global_batch_size"),  # spelled this way by Ascend ModelLink
     "lossscale": Meaning("loss_scale"),
     "gradnorm": Meaning("grad_norm"),
     "numzeros": Meaning("num_zeros"),
@@ -146,7 +145,10 @@ class Fields:
             self.extra[key[:_MAX_KEY]] = scalar(value)
 
     def _is_loss(self, squeezed: str, value: str) -> bool:
-        """By its format between batch size and loss scale; by its name anywhere, for forks."""
+        """Whether the value is a loss: by format between batch size and loss scale, else by name.
+
+        The name counts anywhere in the line, for forks.
+        """
         if squeezed in _NO_LOSS:
             return False
         if self._among_losses and _LOSS_FORMAT.fullmatch(value):
@@ -160,7 +162,7 @@ class Fields:
             amount = both[0]
             self.extra[f"{key} average"] = both[1]
         if amount is None:
-            self.extra[key] = scalar(value)  # kept as text: unreadable is not absent
+            self.extra[key] = scalar(value)  # kept as text: an unreadable value is not absent
         else:
             exact = scalar(value) if is_count(meaning.field) else None
             scaled = seconds_to_ms(amount) if meaning.in_seconds else amount
@@ -189,7 +191,7 @@ def read_segments(segments: Iterable[str]) -> Fields:
     for segment in segments:
         parts = split_segment(segment)
         if parts is None:
-            break  # text of another writer that was glued on
+            break  # text of another writer in the same line
         if "nan" in fields.known and squeeze(parts[0]) not in KNOWN and number(parts[1]) is None:
             break  # after the last counter only numbers may follow
         fields.add(*parts)

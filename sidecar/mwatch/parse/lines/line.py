@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""From raw bytes to clean lines: cut lines, colours, progress bars, CRI headers, prefixes, numbers.
+"""Turn raw bytes into clean lines: cut lines, colours, progress bars, CRI headers, prefixes.
 
-What a log shipper wrapped around the lines is taken off first (`envelopes`).
+The wrapping of a log shipper is removed first (`envelopes`). Lines keep their numbers in the file.
 
 Chunks may end anywhere. A line longer than `MAX_LINE` is passed on in pieces, cut between step
-lines, so memory stays bounded. Prefixes stack (`0: [default7]:[rank7]: …`); the lane keeps the
-lines of interleaved writers apart, and only a prefix with the global rank sets `rank`.
+lines, so memory stays bounded. Prefixes stack (`0: [default7]:[rank7]: …`); the lane separates the
+lines of interleaved writers, and only a prefix with the global rank sets `rank`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def count_lines(text: bytes) -> int:
 
 
 class LineBlock(NamedTuple):
-    """A block of whole lines. `shifts`: from an offset on, line numbers differ by this much."""
+    """A block of whole lines. `shifts`: offsets from which line numbers change by an amount."""
 
     block: bytes
     shifts: tuple[tuple[int, int], ...] = ()
@@ -76,7 +76,7 @@ class Transport:
         self._cri = False
         self._envelope: Envelope | None = None
         self._head: list[bytes] | None = []
-        """The first lines, which show how the others are wrapped; None: that is decided."""
+        """The first lines, which show how the lines are wrapped; None once that is decided."""
         self._partial: dict[bytes, tuple[bytes, int]] = {}
         self._physical = 0
 
@@ -101,7 +101,7 @@ class Transport:
         rest, self._carry = self._carry, b""
         blocks = [self._clean(rest)] if rest else []
         for piece, first in self._partial.values():
-            back = self._physical + 1 - first  # it is numbered as the line in which it began
+            back = self._physical + 1 - first  # a piece has the number of the line it began in
             blocks.append(LineBlock(piece, ((0, -back), (len(piece) + 1, back - 1))))
         self._partial = {}
         return blocks
@@ -126,7 +126,7 @@ class Transport:
         assert self._head is not None
         lines = _ANY_END.split(block, 2 * SAMPLE)[: 2 * SAMPLE]
         head = [*self._head, *filter(bytes.strip, lines)][:SAMPLE]
-        self._cri = any(map(_CRI.match, head[:2]))  # the first may be the rest of a cut one
+        self._cri = any(map(_CRI.match, head[:2]))  # the first may be the rest of a cut line
         self._envelope = None if self._cri else envelope_of(head)
         if self._envelope:
             self._cri = self._envelope.as_cri
@@ -150,7 +150,7 @@ class Transport:
                 before, first = self._partial.get(stream, (time, number))
                 piece = before + text.rstrip(b"\r\n")
                 self._partial[stream] = (piece[-MAX_LINE:], first)
-                shifts.append((len(out), int(ended)))  # a line of the file that is none here
+                shifts.append((len(out), int(ended)))  # a line of the file without a line here
             else:
                 before, first = self._partial.pop(stream, (time, number))
                 shifts.append((len(out), first - number))
@@ -160,20 +160,20 @@ class Transport:
 
 
 def _split_returns(lines: LineBlock) -> LineBlock:
-    """A lone carriage return (a progress bar) ends a piece, not a physical line."""
+    """Split at lone carriage returns (progress bars), which do not end a physical line."""
     breaks = [(found.end(), -1) for found in _LONE_RETURN.finditer(lines.block)]
     return LineBlock(lines.block.replace(b"\r", b"\n"), tuple(sorted([*lines.shifts, *breaks])))
 
 
 def _safe_cut(line: bytes) -> int:
-    """Cut an endless line before its last step line, which may be incomplete."""
+    """Return where to cut an endless line: before its last step line, which may be incomplete."""
     window = max(0, len(line) - _OVERLAP)
     heads = [found.start() for found in _STEP_HEAD.finditer(line, window)]
     return heads[-1] if heads and heads[-1] > 0 else len(line) - 512
 
 
 class Numbering:
-    """Line numbers of a block, counted only as far as asked, in the order of the block."""
+    """Line numbers of a block, counted on demand and in the order of the block."""
 
     def __init__(self, lines: LineBlock, first: int) -> None:
         self._block = lines.block

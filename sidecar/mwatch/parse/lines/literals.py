@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The literals inside a regular expression.
+"""Extract the literals that every match of a regular expression contains.
 
-A scanner for literals alone finds every candidate line and is built in a few milliseconds; one for
-the expressions themselves takes half a second.
+A scanner for literals alone finds every candidate line and is built in a few milliseconds; building
+one for the expressions themselves takes half a second.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TOKEN = re.compile(
 )
 _PLAIN = r"[\w ,:;'\"=/<>&%#@!~-]"
 _PIECE = re.compile(rf"{_PLAIN}+(?![*+?{{])|{TOKEN.pattern}", re.DOTALL)
-"""Like `TOKEN`, but with letters that no quantifier follows in one piece."""
+"""Like `TOKEN`, but keeps a run of characters without a quantifier in one piece."""
 _IS_PLAIN = re.compile(_PLAIN).match
 _REPEATS = frozenset("*+?")
 GROUPS = ("(?:", "(?P<")
@@ -65,7 +65,7 @@ def _required(tokens: list[str], at: int) -> tuple[tuple[str, ...], int]:
 
 
 def with_rarer_end(trigger: str) -> str:
-    """Shorten a trigger that is one literal; lines that match in vain are read in full."""
+    """Shorten a trigger that is one literal; false matches only cost reading the line in full."""
     tokens = TOKEN.findall(trigger)
     if not all(map(_is_literal, tokens)) or {"*", "+", "?", "|"} & set(tokens):
         return trigger
@@ -73,9 +73,9 @@ def with_rarer_end(trigger: str) -> str:
 
 
 def with_rare_end(text: str, most: int = _MAX_CUT) -> str:
-    """Drop last characters that make the end of the text common.
+    """Drop last characters so that the text ends in rare letters.
 
-    A scanner goes by the last bytes of a text, and meets `device ID` less often than `global rank`.
+    The scanner filters by the last bytes of a text, and `device ID` is rarer than `global rank`.
     """
     least = max(len(text) - most, _MIN_LEFT)
     if len(text) <= least:

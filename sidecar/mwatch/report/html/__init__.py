@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""That model as one HTML page."""
+"""Renders the report model of a run as one HTML page."""

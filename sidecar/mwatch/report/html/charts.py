@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The charts of the page: loss, step time, gradient norm and loss scale over one axis.
 
-Each is drawn twice, by time and by iteration; a choice on the page shows one of them. A curve shows
-the mean and the range of each bucket, with gaps where there is no number. Steps that a later
-attempt repeated are drawn apart: they were lost. A chart is stretched to the page, so all text
-stands beside it in HTML and keeps its size on a phone.
+Each chart is drawn twice, by time and by iteration; a switch on the page selects which is shown. A
+curve shows the mean and the range of each bucket, with gaps where there is no value. Steps that a
+later attempt repeated were lost, and are drawn as a separate curve. A chart is stretched to the
+width of the page, so all text is HTML beside it, which keeps its size on a phone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Across_of = Callable[[Bucket], float]
 
 
 class Curve(NamedTuple):
-    """SVG path data."""
+    """One curve as SVG path data."""
 
     kept: str
     lost: str
@@ -40,14 +40,14 @@ class Curve(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What all charts of a page share: the buckets and the two horizontal axes."""
+    """The data that all charts of a page share: the buckets and the two horizontal axes."""
 
     report: RunReport
     buckets: tuple[Bucket, ...]
     time: Across
     step: Across
     forks: dict[int, int]
-    """By attempt: its steps above this iteration were lost."""
+    """By attempt: the iteration above which its steps were lost."""
 
     def is_lost(self, bucket: Bucket) -> bool:
         fork = self.forks.get(bucket.attempt)
@@ -61,7 +61,7 @@ class Frame:
 
 
 def frame(report: RunReport, *, most: int = MAX_DRAWN) -> Frame:
-    """`most`: points of a curve."""
+    """Prepare the charts of a report. `most`: maximum number of points of a curve."""
     buckets = thinned(spread(report.series), most)
     moments = [report.started_at, report.ended_at]
     moments += [each for span in report.phases for each in (span.began_at, span.ended_at)]
@@ -79,8 +79,8 @@ def frame(report: RunReport, *, most: int = MAX_DRAWN) -> Frame:
 
 
 def spread(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """Spread lines with the same time stamp over the time that their steps took, as far as there
-    is room since the line before."""
+    """Spread lines with the same timestamp over the duration of their steps, but not back beyond
+    the previous line."""
     placed: list[Bucket] = []
     for (attempt, at), group in groupby(buckets, key=lambda each: (each.attempt, each.ended_at)):
         batch = list(group)
@@ -115,7 +115,7 @@ def thinned(buckets: Sequence[Bucket], most: int) -> list[Bucket]:
 
 
 def _forks(report: RunReport) -> dict[int, int]:
-    """The iteration of each attempt that the final line of attempts branches off from."""
+    """By attempt: the iteration from which a later attempt repeated its steps."""
     found: dict[int, int] = {}
     lowest: int | None = None
     for attempt in reversed(report.attempts):
@@ -144,7 +144,7 @@ def curve(frame: Frame, pick: Pick, up: Up, across: Across_of) -> Curve:
 
 
 def _runs(frame: Frame, pick: Pick) -> Iterator[list[tuple[Bucket, ValueRange]]]:
-    """Split into lines: buckets of one attempt, without gaps, all lost or none."""
+    """Split into continuous lines: one attempt, no gaps, either all lost or all kept."""
     run: list[tuple[Bucket, ValueRange]] = []
     for bucket in frame.buckets:
         span = pick(bucket)
@@ -175,11 +175,11 @@ def _area(points: Sequence[tuple[float, ValueRange]], up: Up) -> str:
 
 
 _WIDE = 20.0
-"""A range this many times the median needs a logarithmic axis."""
+"""If the highest value exceeds this multiple of the median, the axis is logarithmic."""
 _HIGHEST = 2.0
-"""Steps longer than this many times the median are cut off: the first ones are slow."""
+"""Steps longer than this multiple of the median are cut off, because the first ones are slow."""
 _MOST_OF = 0.95
-"""Unless more than the remaining share is that long."""
+"""This share of the steps is never cut off, however long they are."""
 _ROWS = 24
 
 
@@ -212,7 +212,7 @@ CHARTS = (
 
 
 def charts(frame: Frame, marks: str, below: str) -> Iterator[str]:
-    """Draw the charts that have data; `marks` goes behind each, `below` under the tall one."""
+    """Draw the charts that have data, with `marks` behind each and `below` under the tall one."""
     for chart in CHARTS:
         spans = [span for each in frame.buckets if (span := chart.pick(each)) is not None]
         is_constant = chart.id == "loss-scale" and len({span.mean for span in spans}) < 2
@@ -259,7 +259,7 @@ def _figure(frame: Frame, chart: Chart, spans: list[ValueRange], marks: str, bel
 
 
 def tables(frame: Frame) -> str:
-    """The same numbers for readers who cannot see the charts."""
+    """The data of the charts as tables, for readers who cannot see the charts."""
     body = "".join(_table(frame, chart) for chart in CHARTS if any(map(chart.pick, frame.buckets)))
     if not body:
         return ""
@@ -281,7 +281,7 @@ def _paths(chart: Chart, drawn: Curve) -> str:
 
 
 def _evaluations(frame: Frame, up: Up) -> tuple[str, str]:
-    """Dots, by time and by iteration."""
+    """Return the validation losses as dots: by time, and by iteration."""
     every = frame.report.validations
     by_time = "".join(f"M{frame.time.place(e.at):g} {up.place(e.loss):g}h.01" for e in every)
     by_step = "".join(
@@ -308,7 +308,7 @@ def _beyond(chart: Chart, spans: list[ValueRange], up: Up) -> str:
 
 
 def _about(frame: Frame, chart: Chart, spans: list[ValueRange]) -> str:
-    """For readers who cannot see the chart."""
+    """Return a text description of the chart, for readers who cannot see it."""
     low, high = min(each.low for each in spans), max(each.high for each in spans)
     bad = sum(each.bad for each in frame.buckets)
     text = (

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The controller's pages: a table of all jobs, and what the page of a job has besides its run.
+"""The controller's pages: a table of all jobs, and the cluster sections of a job's page.
 
-The table is whole without a script: the jobs that need somebody come first. `fleet.js` sorts and
-filters the rows in the browser, by the `data-sort` of each cell. Names of jobs, pods and nodes come
-from the cluster, and are escaped like every other text.
+The table works without JavaScript and lists jobs that need attention first. `fleet.js` sorts and
+filters the rows in the browser, by the `data-sort` attribute of each cell. Names of jobs, pods and
+nodes come from the cluster, and are escaped like every other text.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _NOTHING = "nothing"
 
 
 class FleetRow(NamedTuple):
-    """A job, as one row. None: unknown."""
+    """One row of the table: a job. None means unknown."""
 
     namespace: str
     name: str
     kind: str
     link: str
     cause: str
-    """Of its verdict."""
+    """Cause of the job's verdict."""
     is_over: bool = False
     summary: str = ""
     since: float | None = None
@@ -65,9 +65,9 @@ class FleetRow(NamedTuple):
     restarts_left: int | None = None
     mode: str = "observe"
     doing: str = _NOTHING
-    """What mwatch does about it: held, restarting and so on."""
+    """What mwatch is doing about the job: held, restarting and so on."""
     why: str = ""
-    """Why it is held back."""
+    """Why remediation is held back."""
     pause: str = ""
     """Who paused it and why; empty: not paused."""
     paused_until: float | None = None
@@ -85,19 +85,19 @@ class FleetTable(NamedTuple):
     clock: ReportClock
     is_leader: bool = True
     problem: str = ""
-    """Why the cluster cannot be read; empty: no problem."""
+    """Why the cluster cannot be read; empty if it can."""
     commands: str = ""
-    """As HTML."""
+    """The commands to copy, as HTML."""
 
 
 def job_link(namespace: str, name: str, kind: str = "") -> str:
-    """Relative to the page of the fleet; `kind`: where two jobs have one name."""
+    """Return the link relative to the fleet page; `kind` tells apart jobs of the same name."""
     more = f"?kind={quote(kind, safe='')}" if kind else ""
     return f"jobs/{quote(namespace, safe='')}/{quote(name, safe='')}{more}"
 
 
 def fleet_parts(view: FleetTable) -> dict[str, str]:
-    """The parts of the page, by name."""
+    """Render the parts of the fleet page, by name."""
     bad = sum(_tone(each) in ("bad", "warn") for each in view.rows)
     state = f"{many(bad, 'job')} to look at" if bad else "all is well"
     return {
@@ -207,7 +207,7 @@ def _since(view: FleetTable, row: FleetRow) -> str:
 
 
 def _culprit(culprit: Culprit | None) -> str:
-    """Rank, pod and node first; how it stands there is on the page of the job."""
+    """Render rank, pod and node of the culprit; the page of the job has its state."""
     if culprit is None or culprit_text(culprit) is None:
         return DASH
     rank = None if culprit.rank is None else f"rank {culprit.rank}"
@@ -230,7 +230,7 @@ def _mode(view: FleetTable, row: FleetRow) -> str:
 
 
 class JobAct(NamedTuple):
-    """What somebody did to a job, from the ledger."""
+    """An action on a job, from the ledger."""
 
     at: float
     who: str
@@ -245,21 +245,21 @@ class PodRow(NamedTuple):
 
 
 class JobView(NamedTuple):
-    """What the controller knows of a job besides its run."""
+    """What the controller knows about a job besides the report of its run."""
 
     clock: ReportClock
     fleet: str = "../../"
-    """The address of the page of the fleet, seen from this one."""
+    """Relative URL of the fleet page."""
     mode: str = "observe"
     doing: str = _NOTHING
     text: str = ""
     pause: str = ""
     acts: Sequence[JobAct] = ()
-    """The oldest first."""
+    """Oldest first."""
     pods_wanted: int | None = None
     pods_answering: int = 0
     silent: Sequence[PodRow] = ()
-    """Pods whose sidecar does not answer."""
+    """Pods whose sidecar does not respond."""
 
 
 def job_parts(view: JobView) -> dict[str, str]:

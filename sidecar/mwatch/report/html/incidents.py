@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The incidents on the page, with their evidence, and the lines of the log beside them.
+"""The incident cards of the page, with their evidence and the surrounding log lines.
 
-Each sentence is printed once: the headline and the head of a card are not repeated below.
+No sentence is printed twice: a card does not repeat the page's headline or its own heading.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from mwatch.report.run_report import RunReport
 
 RUNBOOKS = "https://github.com/mwatch-dev/mwatch/blob/main/runbooks"
 _MARKDOWN = 6
-"""Length of a copied incident, in texts."""
+"""Maximum length of an incident copied as Markdown, in multiples of `Detail.characters`."""
 _FEW = 3
-"""With so few excerpts for each detector the page is being shortened."""
+"""At this many excerpts per detector or fewer, the page is being shortened."""
 _OPEN = 6
-"""Up to so many incidents are shown with their evidence unfolded."""
+"""With at most this many incidents, their evidence is shown unfolded."""
 _HEAD = (
     "#", "What", "Since", "Detected after", "Culprit", "Action", "Resumed from", "Lost",
     "Recovered after",
@@ -139,7 +139,7 @@ def _card(report: RunReport, number: int, each: IncidentStory, detail: Detail) -
 
 
 def as_markdown(report: RunReport, number: int, each: IncidentStory) -> str:
-    """One incident for a chat or a ticket."""
+    """Render one incident as Markdown, for a chat or a ticket."""
     since = "" if each.since_iteration is None else f" since iteration {each.since_iteration:,}"
     facts = (
         ("when", when(each.since_at or each.detected_at, report.clock)),
@@ -160,13 +160,13 @@ def as_markdown(report: RunReport, number: int, each: IncidentStory) -> str:
 
 
 def _beyond(text: str, above: str) -> str:
-    """What `text` adds to a sentence that stands above it."""
+    """Return what `text` adds to the sentence `above`, which the page has already shown."""
     stem = above.rstrip(". ")
     return text[len(stem) :].lstrip(" .:;,") if stem and text.startswith(stem) else text
 
 
 def log_section(report: RunReport, detail: Detail) -> str:
-    """The last lines of each log; those up to an incident are in its card."""
+    """Render the last lines of each log; the lines before an incident are in its card."""
     ends = [each for each in report.log_ends if each.incident is None]
     shown = "".join(_lines(each, detail, is_open=len(ends) == 1) for each in ends)
     if not shown:
@@ -242,7 +242,7 @@ def _runbook(name: str | None) -> str:
 
 
 def _stacks(groups: Sequence[StackGroup], detail: Detail) -> str:
-    """Where each group stands, and all calls as one tree."""
+    """Render where each group of ranks is, and all call stacks as one tree."""
     places = "<br>".join(detail.cut(each.text) for each in groups[: detail.entries])
     calls = "\n".join(detail.cut(line) for line in tree(groups[: detail.entries]))
     return f"{places}<details><summary>Calls</summary><pre tabindex='0'>{calls}</pre></details>"
@@ -265,7 +265,7 @@ def _files(files: Sequence[EvidenceFile], detail: Detail) -> str:
 
 
 def _detector(report: DetectorReport, above: str, shown: set[str], detail: Detail) -> str:
-    """`shown`: lines that an earlier detector of the card showed."""
+    """`shown`: lines that an earlier detector of the same card has already shown."""
     new = [each for each in report.evidence[: detail.excerpts] if each.text not in shown]
     new = list({each.text: each for each in new}.values())
     shown.update(each.text for each in new)

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a run that still goes on: the sections of the report, and what is only known now.
+"""The page of a run in progress: the sections of the report, plus the live state.
 
-The page is made of parts. A browser gets all of them once, and afterwards those that have changed.
-Without a script the page reloads itself. Charts cost most, so they are drawn less often when they
-are expensive.
+The page consists of parts. A browser gets all of them once, and afterwards only those that have
+changed. Without JavaScript the page reloads itself. Charts take the most CPU time, so they are
+redrawn less often when they are expensive.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PARTS = (
     "title", "up", "header", "now", "next", "ranks", "panel", "incidents", "acts", "checkpoints",
     "figures", "attempts", "goodput", "pods", "seen", "happened", "commands", "data",
 )  # fmt: skip
-"""In this order; only the page of a controller has those of `job_parts`."""
+"""Parts in page order; only a controller's page has those of `job_parts`."""
 SCRIPTS = ("page.js", "live.js")
 RUNS_SCRIPTS = ("runs.js",)
 RELOAD_SECONDS = 5
@@ -51,41 +51,41 @@ _RELOAD = f'<meta http-equiv="refresh" content="{RELOAD_SECONDS}">'
 MAX_DRAWN = 512
 _MAX_CHECKPOINTS = 12
 _RECENT = 32
-"""Buckets of the curve from which the time of a step is taken."""
+"""Newest buckets of the curve that the usual step time is computed from."""
 _LONG_SECONDS = 12 * 3600.0
 _DETAIL = Detail(8, 600, 40)
 _BESIDE = frozenset({"title", "data"})
-"""Parts outside the text of the page."""
+"""Parts that are not in the body of the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """What the page shows besides the report."""
+    """The live data that the page shows besides the report."""
 
     snapshot: Snapshot | None = None
     commands: Sequence[tuple[str, str]] = ()
-    """What it does, and the command to copy."""
+    """Descriptions, each with the command to copy."""
     protected: frozenset[int] = frozenset()
     """Checkpoints that mwatch keeps from being deleted."""
     title: str = ""
     job: JobView | None = None
-    """Of a job of a cluster."""
+    """For a job in a cluster."""
     places: Mapping[int, str] = field(default_factory=dict)
-    """By rank: its pod and node."""
+    """Pod and node of each rank."""
     rank_count: int | None = None
-    """Of all ranks, where the snapshot has some of them."""
+    """Number of all ranks, if the snapshot has only some of them."""
 
 
 class LiveParts:
-    """Renders the parts of one run again and again."""
+    """Renders the parts of one run repeatedly, and caches its charts."""
 
     def __init__(self, chart_share: float = 1.0) -> None:
-        """`chart_share`: of a core, at most, for drawing charts."""
+        """`chart_share`: the maximum share of a core to spend on drawing charts."""
         self._share = chart_share
         self._charts: dict[str, str] = {}
         self._next_charts = float("-inf")
         self.chart_seconds = 0.0
-        """Of CPU time, in the last rendering."""
+        """CPU time for charts in the last `render`; 0 if they were not redrawn."""
         self._levels = [replace(each, has_links=False) for each in page.LEVELS]
         self._ranks = sections.Ranks()
 
@@ -108,7 +108,7 @@ class LiveParts:
 
 
 def _texts(report: RunReport, live: LiveView, detail: Detail) -> dict[str, str]:
-    """All parts but the charts and the ranks."""
+    """Render all parts except the charts and the ranks."""
     title = (live.title or report.run)[:200]
     return ({} if live.job is None else job_parts(live.job)) | {
         "title": esc(f"{_state_name(report)} · {title}"),
@@ -127,7 +127,7 @@ def _texts(report: RunReport, live: LiveView, detail: Detail) -> dict[str, str]:
 
 
 class Place(NamedTuple):
-    """What a page sends back with each request."""
+    """The values that a page sends back with each request."""
 
     page_id: str
     after: str
@@ -137,7 +137,7 @@ class Place(NamedTuple):
 def document(
     parts: Mapping[str, str], place: Place, *, is_over: bool, scripts: Sequence[str] = SCRIPTS
 ) -> str:
-    """The whole page."""
+    """Assemble the whole page from its parts."""
     body = "\n".join(
         f'<div class="part" id="part-{name}">{text}</div>'
         for name, text in parts.items()
@@ -154,22 +154,22 @@ def document(
 
 
 def policy(*scripts: str) -> str:
-    """The header of a page: its own scripts, and requests to its own server."""
+    """Return the Content-Security-Policy header: own scripts, and requests to its own server."""
     return f"{page.policy(*scripts)}; frame-ancestors 'none'"
 
 
 class RunRow(NamedTuple):
-    """A run in a list."""
+    """One row of the list of runs."""
 
     name: str
     link: str
     report: RunReport | None
-    """None: not read yet, or not readable; then `problem` says why."""
+    """None if not read yet, or not readable; `problem` then has the reason."""
     problem: str = ""
 
 
 def runs_page(rows: Sequence[RunRow], title: str, left_out: int = 0) -> str:
-    """A list of runs, which reloads itself."""
+    """Render the list of runs as a page that reloads itself."""
     names = ("Run", "State", "Iteration", "Started", "Lasted", "Incidents")
     head = "".join(f'<th scope="col">{each}</th>' for each in names)
     body = "".join(f"<tr>{sections.labelled(names, _run(each))}</tr>" for each in rows)
@@ -208,7 +208,7 @@ def _state_name(report: RunReport) -> str:
 
 
 def _now(report: RunReport, snapshot: Snapshot | None) -> str:
-    """Progress with its end in sight, and the numbers of the newest line."""
+    """Render the progress with its estimated end, and the values of the newest log line."""
     if snapshot is None:
         shown = _progress(report, report.iteration, report.ended_at)
         is_known = report.iteration is not None and not report.is_over
@@ -239,7 +239,7 @@ def _progress(report: RunReport, done: int | None, now: float | None) -> str:
 
 
 def time_left(report: RunReport, done: int, total: int) -> float | None:
-    """By the usual time of the newest steps of this attempt; None: unknown, or not training."""
+    """Estimate from the newest steps of this attempt; None if unknown or not training."""
     if report.is_over or done >= total:
         return None
     newest = report.series[-1].attempt if report.series else None
@@ -275,7 +275,7 @@ def _numbers(snapshot: Snapshot) -> Iterator[tuple[str, str, str]]:
 
 
 def _next(report: RunReport, snapshot: Snapshot | None) -> str:
-    """What mwatch will do, or would, and when."""
+    """Render what mwatch will do, or would do in observe mode, and when."""
     if report.is_over or snapshot is None or snapshot.decision is None:
         return ""
     decision, will = snapshot.decision, "will" if snapshot.is_acting else "would"
@@ -348,7 +348,7 @@ def _checkpoint(
 
 
 def commands(listed: Sequence[tuple[str, str]]) -> str:
-    """What it does, and the command to copy."""
+    """Render each description with its command and a copy button."""
     if not listed:
         return ""
     rows = "".join(

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a run as one HTML file that needs nothing else: to be mailed, kept or opened.
+"""The report of a run as one self-contained HTML file, to be mailed or archived.
 
-All text is escaped. The page's own policy forbids it to load anything and to run any script but the
-one whose hash it names. The page is never larger than MAX_BYTES: if a run has more, evidence is cut
-first, and the page says so.
+All text is escaped. The page's Content-Security-Policy forbids it to load anything and to run any
+script except those whose hashes it lists. The page never exceeds MAX_BYTES: if a run has more data,
+evidence is cut first, and the page contains a note about it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mwatch.report.series import Bucket
 
 _PIN_ROWS = 4
 _PIN_WIDTH = 2.6
-"""Percent of the page; pins closer than this go into different rows."""
+"""Percent of the page width; pins closer than this go into different rows."""
 _THINNEST = 0.8
 PHASES = (
     "training", "first-step", "saving", "async-finalize", "evaluating", "loading", "starting",
@@ -41,7 +41,7 @@ PHASES = (
 
 
 def until(frame: Frame, incident: IncidentStory) -> float:
-    """When an incident ended: closed, acted on (in mode act), or at the end of the report."""
+    """Return the end of an incident: closed, acted on (in act mode), or end of the report."""
     ends = [incident.closed_at, incident.acted_at if frame.report.mode == "act" else None]
     return min((each for each in ends if each is not None), default=frame.time.high)
 
@@ -52,13 +52,13 @@ def since(incident: IncidentStory) -> float:
 
 
 def marks(frame: Frame) -> str:
-    """Marks behind every chart: when, or at which iteration, something was wrong."""
+    """Draw the incidents behind every chart, by time and by iteration."""
     by_time, by_step = [], []
     for each in frame.report.incidents:
         is_mild = each.severity == "warning"
         kind = "warn" if is_mild else "bad"
         left = frame.time.place(since(each))
-        if is_mild:  # a band that lasts for days would hide worse ones
+        if is_mild:  # a band of several days would hide worse incidents
             by_time.append(f'<path class="at {kind}" d="M{left:g} 0v100"/>')
         else:
             wide = max(_THINNEST, frame.time.place(until(frame, each)) - left)
@@ -76,7 +76,7 @@ def marks(frame: Frame) -> str:
 
 
 def pins(frame: Frame) -> str:
-    """Numbers of the incidents, linked to their evidence."""
+    """Render the incident numbers as links to their evidence."""
     numbered = list(enumerate(frame.report.incidents, 1))
     if not numbered:
         return ""
@@ -105,7 +105,7 @@ def _pins(placed: Sequence[tuple[int, IncidentStory, float]], view: str) -> str:
 
 
 def _rows(places: Sequence[float]) -> list[int]:
-    """The lowest row in which a pin does not cover one on its left."""
+    """Return for each pin the lowest row where it does not overlap the pin on its left."""
     taken = [-WIDTH] * _PIN_ROWS
     found = [0] * len(places)
     for index in sorted(range(len(places)), key=places.__getitem__):
@@ -117,7 +117,7 @@ def _rows(places: Sequence[float]) -> list[int]:
 
 
 def _attempts(frame: Frame) -> str:
-    """One bracket per attempt, with the checkpoint that it resumed from."""
+    """Render one bracket per attempt, with the checkpoint that it resumed from."""
     spans = []
     for each in frame.report.attempts:
         left = frame.time.place(each.started_at)
@@ -158,7 +158,7 @@ def phase_band(frame: Frame) -> str:
 
 
 def _strips(frame: Frame) -> str:
-    """Red strips under the phases in which incidents happened."""
+    """Draw red strips under the phases in which incidents happened."""
     places = [
         (frame.time.place(since(each)), frame.time.place(until(frame, each)))
         for each in frame.report.incidents
@@ -181,7 +181,7 @@ def _boxes(axis: Across, spans: Iterable[PhaseSpan], phase: str) -> str:
 
 
 def checkpoints(frame: Frame) -> str:
-    """Small marks under the loss, by the state of each checkpoint."""
+    """Draw small marks under the loss chart, one per checkpoint, styled by its state."""
     report = frame.report
     shown = []
     for each in report.checkpoints:
@@ -246,7 +246,7 @@ SUFFIXES = (".html", ".htm")
 FIX = "name another file with --out"
 LEVELS = (Detail(8, 600, 40), Detail(3, 240, 20), Detail(1, 100, 10), Detail(0, 40, 4))
 _MOST = 256
-"""Incidents, attempts and checkpoints: as many as a recorder keeps."""
+"""Limit for incidents, attempts and checkpoints each; the same as that of a recorder."""
 _MARK = re.compile(rb'<meta name="mwatch-run" content="([0-9a-f]{16})">')
 _HEAD_BYTES = 2048
 
@@ -263,7 +263,7 @@ def render(report: RunReport, title: str = "") -> str:
 
 
 def bounded(report: RunReport) -> RunReport:
-    """Cut what a file may hold beyond the limits of a recorder."""
+    """Cut entries beyond the limits of a recorder, which a report read from a file may have."""
     left_out = max(0, len(report.incidents) - _MOST) + max(0, len(report.attempts) - _MOST)
     return replace(
         report,
@@ -303,7 +303,7 @@ def document(
     scripts: Sequence[str] = ("page.js",),
     head: str = "",
 ) -> str:
-    """`title` and `body` are HTML. `data`: the JSON that the scripts read; `head`: more of it."""
+    """`title`, `body` and `head` (more for the `<head>`) are HTML. `data`: JSON for the scripts."""
     block = f'<script type="application/json" id="data">{data}</script>\n' if data else ""
     code = "".join(f"<script>{_asset(name)}</script>" for name in scripts)
     return (
@@ -324,8 +324,8 @@ def _asset(name: str) -> str:
 
 @cache
 def policy(*scripts: str) -> str:
-    """Load nothing, and run only our scripts; a live page may ask its own server. (Places on the
-    axis are inline styles.)"""
+    """Return the policy: load nothing and run only our scripts; a live page may also connect to its
+    own server. Inline styles are allowed, because they hold the positions on the axis."""
     digests = (
         base64.b64encode(hashlib.sha256(_asset(name).encode()).digest()).decode()
         for name in scripts
@@ -362,7 +362,7 @@ def panel(drawn: Frame) -> str:
 
 
 def data(drawn: Frame) -> str:
-    """The numbers under the pointer; `<` is escaped so that no text can end the block."""
+    """Return the values shown at the pointer as JSON; `<` is escaped so no text ends the block."""
     body = {
         "rows": [_row(drawn, each) for each in drawn.buckets],
         "names": [chart.short for chart in CHARTS],
@@ -398,7 +398,7 @@ def _footer(report: RunReport, *, is_cut: bool) -> str:
 
 
 def run_mark(report: RunReport) -> str:
-    """The same for every page of one run: by its name, and its UID or first moment."""
+    """Return an id of the run for its pages: a hash of its name, and its UID or start time."""
     began = "" if report.started_at is None else f"{report.started_at:.3f}"
     known = f"{report.run}\n{report.uid or began}".encode("utf-8", "replace")
     return hashlib.sha256(known).hexdigest()[:16]
@@ -409,7 +409,7 @@ def _mark(report: RunReport) -> str:
 
 
 def written_mark(file: Path) -> str | None:
-    """The mark of the run that the page in `file` shows; None: mwatch did not write that file."""
+    """Return the `run_mark` of the page in `file`; None if mwatch did not write that file."""
     try:
         with file.open("rb") as page:
             found = _MARK.search(page.read(_HEAD_BYTES))
@@ -419,7 +419,7 @@ def written_mark(file: Path) -> str | None:
 
 
 def write_page(page: str, file: Path) -> int:
-    """Return the size in bytes."""
+    """Write the page atomically and return its size in bytes."""
     check_target(file, *SUFFIXES, fix=FIX)
     data = page.encode("utf-8", "replace")
     write_target(file, data, fix=FIX, is_clean=True)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Axes: from numbers to places on a chart, and round numbers as labels."""
+"""Chart axes: map values to positions, and choose round values as labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mwatch.report.html.text import moment, power_of_two, value
 from mwatch.report.model import ReportClock
 
 WIDTH = 1000.0
-"""In units of the chart, which is stretched to the page."""
+"""In chart units; a chart is stretched to the width of the page."""
 HEIGHT = 100.0
 _STEPS_SECONDS = (
     1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400,
@@ -34,7 +34,7 @@ class Across:
     high: float
 
     def place(self, number: float) -> float:
-        """From 0 to WIDTH; numbers outside are put on the edge."""
+        """Return a position from 0 to WIDTH; values outside the axis are clamped."""
         width = self.high - self.low
         share = 0.5 if width <= 0 else (number - self.low) / width
         return round(min(1.0, max(0.0, share)) * WIDTH, 2)
@@ -57,7 +57,7 @@ class Up:
 
 
 def linear(lows: Sequence[float], highs: Sequence[float]) -> Up:
-    """With a margin; a flat line is in the middle."""
+    """Return a linear axis with a margin; a flat line is in the middle."""
     low, high = min(lows), max(highs)
     air = (high / 2 - low / 2) * 0.12 or abs(high) * 0.05 or 1.0
     return Up(max(low - air, 0.0) if low >= 0 else low - air, high + air)
@@ -99,7 +99,7 @@ def labels_by_step(axis: Across) -> list[Tick]:
 
 
 def labels_by_time(axis: Across, clock: ReportClock) -> list[Tick]:
-    """On full minutes, hours and days."""
+    """Return labels on full minutes, hours and days."""
     width = axis.high - axis.low
     step = next((each for each in _STEPS_SECONDS if width / each <= 9), None)
     if step is None or width <= 0:

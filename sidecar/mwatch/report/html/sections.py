@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
 """The sections of the page around the charts: headline, key figures, attempts, goodput, sources,
-timeline, and the ranks of a run that still goes on.
+timeline, and the ranks of a run in progress.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mwatch.report.run_report import RunReport
 from mwatch.stats import median
 
 LARGE = 64
-"""With more ranks each is one small square, and only those that stand out have a row."""
+"""Above this many ranks, each is a small square and only those with a problem have a row."""
 _MAX_RANKS = 8192
 _MAX_ROWS = 16
 _LEGEND = (
@@ -174,7 +174,7 @@ def _attempt(report: RunReport, each: AttemptReport, reach: tuple[int, int], det
 
 
 def _ended_by(report: RunReport, each: AttemptReport, detail: Detail) -> str:
-    """The incident that says why, else the sentence itself, unless it is the headline."""
+    """Link the incident that ended the attempt; else the summary, unless it is the headline."""
     for number, incident in enumerate(report.incidents, 1):
         if incident.attempt == each.number and incident.cause == each.cause:
             return f'<a href="#incident-{number}">incident {number}</a>'
@@ -182,7 +182,7 @@ def _ended_by(report: RunReport, each: AttemptReport, detail: Detail) -> str:
 
 
 def _iterations(each: AttemptReport, least: int, most: int) -> str:
-    """First and last iteration, with a bar whose repeated part is pale."""
+    """Render first and last iteration, with a bar whose repeated part is pale."""
     first, last = each.first_iteration, each.last_iteration
     if first is None or last is None:
         return DASH
@@ -233,7 +233,7 @@ def _spent(each: SpentStory, whole: float, most: float) -> str:
 
 
 def seen(report: RunReport, detail: Detail) -> str:
-    """The sources that mwatch had, and those that it lacked."""
+    """Render the sources that mwatch could read, and those that were missing."""
     sources = []
     for each in report.source_states:
         name = _SOURCES.get(each.name) or each.name[:60]
@@ -288,16 +288,16 @@ def labelled(names: Sequence[str], cells: Sequence[str]) -> str:
 class _Judged(NamedTuple):
     rank: RankSnapshot
     silence: float
-    """Seconds since its iteration changed; without one, since its probe wrote."""
+    """Seconds since the iteration changed, or, if there is none, since the probe last wrote."""
     tone: str
     why: str
 
 
 class Ranks:
-    """The section of the ranks, again and again.
+    """Renders the section of the ranks repeatedly.
 
-    A square has no moving numbers, and is made again only when the state of its rank changes: then
-    an update of thousands of them costs little, and is not sent while nothing changes."""
+    A square shows no changing numbers and is rendered again only when the state of its rank
+    changes. So an update of thousands of ranks is cheap, and nothing is sent without a change."""
 
     def __init__(self) -> None:
         self._squares: dict[tuple[int, str, str, str, bool], str] = {}
@@ -305,7 +305,7 @@ class Ranks:
     def render(
         self, snapshot: Snapshot | None, places: Mapping[int, str], count_of_all: int | None = None
     ) -> str:
-        """`places`: by rank, its pod and node; `count_of_all`: if the snapshot has not all."""
+        """`places`: pod and node of each rank; `count_of_all`: if the snapshot lacks some ranks."""
         if snapshot is None:
             return ""
         judged = _judged(snapshot)
@@ -374,7 +374,7 @@ def _judged(snapshot: Snapshot) -> list[_Judged]:
 
 
 class _About:
-    """All that is known of one rank."""
+    """Everything known about one rank, for its square or row."""
 
     def __init__(self, judged: _Judged, gpus: Mapping[int, Gpu], places: Mapping[int, str]) -> None:
         self.rank, self.silence, self.tone, self.why = judged
@@ -404,7 +404,7 @@ class _About:
 def _standing_out(
     judged: Sequence[_Judged], gpus: Mapping[int, Gpu], places: Mapping[int, str]
 ) -> str:
-    """A row for each rank that is not in step, the worst first."""
+    """Render a row for each rank that is not in step, worst first."""
     odd = [each for each in judged if each.tone != "good"]
     odd.sort(
         key=lambda each: (each.tone != "bad", not each.why.startswith("culprit"), -each.silence)
@@ -428,7 +428,7 @@ def _gpu(gpu: Gpu | None) -> str:
 
 
 def _other_gpus(snapshot: Snapshot) -> str:
-    """GPUs whose rank is unknown."""
+    """List the GPUs whose rank is unknown."""
     known = {each.rank for each in snapshot.ranks}
     others = [each for each in snapshot.gpus if each.rank not in known][:LARGE]
     if not others:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Texts and numbers of the report page. Everything that comes from a log passes through `esc`."""
+"""Formats texts and numbers for the report page. All text from a log passes through `esc`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from mwatch.report.model import ReportClock
 
 DASH = "\N{EN DASH}"
-"""No value; or a range."""
+"""Shown for a missing value, and between the ends of a range."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 """Control characters, and those that change the direction of text."""
 _CAUSES = {
@@ -36,22 +36,22 @@ _MILD = frozenset({"slow", "loss_stuck", "checkpoint_overdue", "suspended", "pre
 
 
 def esc(text: object) -> str:
-    """Safe inside an element and inside a quoted attribute."""
+    """Escape text for use inside an element or a quoted attribute."""
     return html.escape(_CONTROL.sub("\N{REPLACEMENT CHARACTER}", str(text)), quote=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """How much the page shows."""
+    """How much detail the page shows."""
 
     excerpts: int
-    """Lines of evidence per detector."""
+    """Maximum lines of evidence per detector."""
     characters: int
-    """Per text."""
+    """Maximum length of a text."""
     entries: int
-    """Per list."""
+    """Maximum length of a list."""
     has_links: bool = True
-    """Link the files of the run; a page that is served has no files beside it."""
+    """Link the files of the run; a page served over HTTP has no files beside it."""
 
     def cut(self, text: object) -> str:
         """Shorten and escape."""
@@ -65,7 +65,7 @@ def cause_name(cause: str) -> str:
 
 
 def cause_tone(cause: str) -> str:
-    """The CSS class of its colour."""
+    """Return the CSS class for the colour of a cause."""
     if cause in _FINE:
         return "good"
     if cause in _UNKNOWN:
@@ -122,7 +122,7 @@ def percent(share: float | None) -> str:
 
 
 def value(number: float) -> str:
-    """With four significant digits."""
+    """Format with four significant digits."""
     size = abs(number)
     if size != 0 and (size >= 1e6 or size < 1e-3):
         return f"{number:.3g}"
@@ -130,14 +130,14 @@ def value(number: float) -> str:
 
 
 def seconds(number: float) -> str:
-    """Duration of one step, finer than `duration`."""
+    """Format a step duration, with a finer resolution than `duration`."""
     if 0 < number < 0.9995:
         return f"{number * 1000:.3g} ms"
     return f"{value(number)} s"
 
 
 def power_of_two(number: float) -> str:
-    """`2¹⁶`; other numbers as they are."""
+    """Format a power of two as `2¹⁶`; other numbers with `value`."""
     if number > 0 and math.frexp(number)[0] == 0.5:
         return "2" + str(math.frexp(number)[1] - 1).translate(_SUPERSCRIPT)
     return value(number)

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the GPUs of a pod: the activity of each rank's GPU, and what breaks on them.
+"""Reads the GPUs of a pod: the activity of each rank's GPU, and GPU faults.
 
 There are two routes: the samples that the wrapper writes beside the trainer, while they are fresh
-and name a GPU; else NVML in this container. What is known of a GPU belongs to its UUID and not to a
-route: a GPU that the other route does not see is not lost, and an Xid that both saw is one.
+and list a GPU; otherwise NVML in this container. State is kept per GPU UUID, not per route: a GPU
+that is missing from the other route is not lost, and an Xid that both routes report counts once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mwatch_trainer.gpu.nvml import Nvml, open_nvml
 from mwatch_trainer.gpu.sampler import GpuSampler
 
 Ranks = Callable[[], Mapping[int, int]]
-"""The rank of each pid, as the kernel sees it."""
+"""Returns the rank of each pid, as the kernel numbers it."""
 
 
 def ranks_of(gpus: list[Gpu], ranks: Mapping[int, int]) -> list[int | None]:
@@ -65,8 +65,8 @@ _TENSOR_SHOWN = 0.002
 model of a few layers on an H200 a few tenths of a percent."""
 _TENSOR_FLAT = 0.0005
 _TENSOR_FLAT_SHARE = 0.05
-"""A hang reads exactly 0: the limit only leaves room for rounding. A job with one short step
-between long waits for data is not flat."""
+"""In a hang the value is exactly 0: the limit only leaves room for rounding. A job with one short
+step between long waits for data is not flat."""
 _TENSOR_MOVING_SHARE = 0.1
 """An evaluation, or a step that mostly waits, still has this share of the activity in training."""
 
@@ -84,19 +84,19 @@ class _Moment(NamedTuple):
 
 
 class GpuActivity:
-    """Whether one GPU works, by its tensor cores or else its power, compared with its own past.
+    """Assesses whether one GPU works, by its tensor cores or else its power, against its own past.
 
-    Utilisation is no proof of work: an NCCL kernel that waits for another rank reads 100 %. But it
-    never uses a tensor core and draws far less power than computation; and zero utilisation proves
-    idleness. Between these levels, and before the GPU has shown its level at work, the state is
-    unknown: to report that it moves would speak against a hang. An idle GPU alone is not a hang: it
-    may wait for data or a checkpoint.
+    Utilisation does not prove work: it is 100 % while an NCCL kernel waits for another rank. But
+    such a kernel never uses a tensor core and draws far less power than computation; and zero
+    utilisation proves idleness. Between these levels, and before the GPU has shown its level at
+    work, the state is unknown: MOVING would be evidence against a hang. An idle GPU alone is not a
+    hang: it may wait for data or a checkpoint.
     """
 
     def __init__(self) -> None:
         self._moments: deque[_Moment] = deque(maxlen=_MAX_SAMPLES)
         self._plateau = 0.0
-        """The highest mean power of a window; it never falls, as a hang may last long."""
+        """The highest mean power of a window; it never decreases, because a hang may last long."""
         self._rest = math.inf
         self._tensor_shown = 0.0
 
@@ -140,7 +140,7 @@ class GpuActivity:
         return Activity(SignState.MOVING if is_moving else SignState.UNKNOWN, text)
 
     def _by_tensor(self, window: list[float | None]) -> Activity | None:
-        """Return None if the tensor cores have not shown that they measure its work."""
+        """Return None if tensor core use has not been high enough to measure the GPU's work."""
         active = [each for each in window if each is not None]
         if len(active) < _MIN_SAMPLES or window[-1] is None:
             return None
@@ -156,7 +156,7 @@ class GpuActivity:
 
 
 def _agreed(by_tensor: Activity, by_power: Activity) -> Activity:
-    """Full power without tensor cores is other work, not idleness."""
+    """Combine both: full power without tensor cores is other work, not idleness."""
     if by_tensor.state is SignState.FLAT and by_power.state is SignState.MOVING:
         return Activity(SignState.UNKNOWN, f"{by_tensor.text}, but it draws {by_power.text}")
     return by_tensor
@@ -173,7 +173,7 @@ _MAX_REMEMBERED = 128
 
 
 def _pod_sign(found: list[Activity]) -> Sign:
-    """The pod moves if one GPU does, and is flat if all are."""
+    """Return the state of the pod: moving if one GPU is, flat if all are."""
     states = {activity.state for activity in found}
     state = SignState.UNKNOWN
     if SignState.MOVING in states:
@@ -188,11 +188,11 @@ _NVML_SECONDS = 1.0
 _NVML_LIMIT_SECONDS = 10.0
 _NOT_YET = Absent("NVML has not answered yet")
 _TENSOR_SECONDS = 4.0
-"""Twice that of the wrapper: the sidecar has one percent of a core for everything."""
+"""Twice the wrapper's interval: the sidecar has one percent of a core for everything."""
 
 
 class NvmlSource:
-    """Samples the GPUs that this container sees, in a thread, as every NVML call may hang.
+    """Samples the GPUs visible to this container, in a thread, because every NVML call may hang.
 
     Without a driver nothing is loaded, and the driver is searched for once a minute.
     """
@@ -217,7 +217,7 @@ class NvmlSource:
 
     @property
     def is_awaited(self) -> bool:
-        """It has not answered since it was opened, and is not late."""
+        """Whether it has not answered since it was opened, and is not late."""
         return self._reading is _NOT_YET
 
     def read(self) -> Reading[FileSample]:
@@ -229,7 +229,7 @@ class NvmlSource:
             self._reading = Ok(self._reading.value._replace(is_new=False))
         now = self._clock()
         if isinstance(self._reading, Ok) and now - self._reading.value.monotonic > 2 * self._limit:
-            self._reading = _NOT_YET  # it has not been used for a while
+            self._reading = _NOT_YET  # not used for a while
         if now >= self._next and self._call.start():
             self._next = now + _NVML_SECONDS
             self._is_open = True
@@ -272,7 +272,7 @@ _NO_REASON = "no reason was given"
 Route = Literal["wrapper", "nvml"]
 _FILES: dict[Route, str] = {"wrapper": f"{NODE_FOLDER}/{NODE_GPUS}", "nvml": "nvml"}
 _REST_SECONDS = 60.0
-"""NVML stays open this long after the wrapper's samples are back."""
+"""NVML stays open this long after the wrapper's samples have resumed."""
 
 
 class GpuSource:
@@ -288,7 +288,7 @@ class GpuSource:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`folder` is `$MWATCH_DIR`. An object serves one attempt; `nvml` may outlive it."""
+        """`folder` is `$MWATCH_DIR`. An object is for one attempt; `nvml` may outlive it."""
         self._file = NodeFile(os.path.join(folder, NODE_FOLDER, NODE_GPUS), clock)
         self._nvml = NvmlSource(clock=clock) if nvml is None else nvml
         self._stream, self._ranks, self._clock = stream, ranks, clock
@@ -296,7 +296,7 @@ class GpuSource:
         self._activity: dict[str, GpuActivity] = {}
         self._began, self._began_at = clock(), wall()
         self._uuids: dict[tuple[Route, int], str] = {}
-        """A lost GPU no longer reports its own."""
+        """The last known UUID of each index: a lost GPU no longer reports it."""
         self._needed_at: float | None = self._began
         self.gpus: tuple[Gpu, ...] = ()
         self.route: Route | None = None
@@ -328,7 +328,7 @@ class GpuSource:
             return Absent("the sample is from before this attempt")
         self.route = route
         observed = tuple(self._read(route, sample)) if sample.is_new else ()
-        # Faults of a broken GPU count even if no GPU is left that can be read.
+        # Faults of a broken GPU count even if no readable GPU is left.
         if observed or any(gpu.is_up for gpu in self.gpus):
             return Ok(observed)
         return Failed(text(sample.body.get("reason")) or _NO_REASON)
@@ -363,7 +363,7 @@ class GpuSource:
             yield _pod_sign(nameless)
 
     def _with_ranks(self, gpus: list[Gpu]) -> tuple[Gpu, ...]:
-        """A lost GPU reports no processes any more and keeps its rank."""
+        """Assign ranks; a lost GPU no longer reports processes, and keeps its rank."""
         found = ranks_of(gpus, self._ranks())
         before = {gpu.uuid: gpu.rank for gpu in self.gpus}
         return tuple(

@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Decodes GPU samples (`node/gpus.json`, or from NVML directly) and reports what breaks on a GPU.
+"""Decodes GPU samples (`node/gpus.json`, or from NVML directly) and reports faults of a GPU.
 
-An Xid is an event. Everything else is a change: what was already so at the first sample (old memory
-errors, a row that could not be replaced last week) did not break this job. Each fault is reported
-once, whichever route saw it. Where the kernel log has an Xid for a fault, the text is written as
-the kernel writes it, so that the same patterns match.
+An Xid is an event. Every other fault is a change: a condition that existed at the first sample (old
+memory errors, a row that could not be replaced last week) did not break this job. Each fault is
+reported once, whichever route observed it. If the kernel log has an Xid for a fault, the text is
+written as the kernel writes it, so that the same patterns match.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class GpuRecord(NamedTuple):
     error: str | None
     error_code: int | None
     xids: tuple[tuple[int, float | None], ...]
-    """The last ones with their wall times, oldest first."""
+    """The last Xids with their wall times, oldest first."""
     events: tuple[tuple[str, float], ...]
     """Other events of the driver, with their wall times."""
 
@@ -80,7 +80,7 @@ def _gpu(body: Mapping[str, Any], index: int, uuid: str) -> Gpu:
 
 
 def _xids(body: Mapping[str, Any]) -> tuple[tuple[int, float | None], ...]:
-    """Samplers before 0.6 wrote only the last one."""
+    """Read the Xids; samplers before 0.6 wrote only the last one."""
     listed = body.get("xids")
     if not isinstance(listed, list):
         listed = [[body.get("xid"), body.get("xid_at")]]
@@ -137,7 +137,7 @@ _ACTIONS = {
     7: "System Reboot Required",
 }
 _AFTER_THE_JOB = {3: "drain P2P", 4: "drain and reset"}
-"""No reason to end the job, so the text does not match the Xid that asks for it."""
+"""No reason to end the job, so the text must not match the pattern of the Xid that is one."""
 
 
 def kernel_text(gpu: Gpu, xid: int) -> str:
@@ -145,7 +145,7 @@ def kernel_text(gpu: Gpu, xid: int) -> str:
 
 
 def changes(before: Gpu, now: Gpu) -> Iterator[tuple[str, str]]:
-    """Yield the catalogue entry and a text for each thing that became worse."""
+    """Yield the catalogue entry and a text for each value that became worse."""
     more = _more(before.ecc_uncorrected, now.ecc_uncorrected)
     if more:
         text = f"NVML: {more} more uncorrectable ECC errors on GPU {now.number}"
@@ -179,9 +179,9 @@ _OTHERS_PER_SECOND = 1.0
 
 
 class LinkErrors:
-    """Whether the NVLinks of one GPU err so fast that they slow it down or are about to fail.
+    """Reports NVLink errors of one GPU at rates that slow it down or precede a failure.
 
-    A link corrects what it loses, so only the rate matters. NVIDIA's health check (DCGM) tolerates
+    A link corrects its errors, so only the rate matters. NVIDIA's health check (DCGM) tolerates
     less than 100 CRC errors a second, and no link that had to be retrained.
     """
 
@@ -222,7 +222,7 @@ def _rise(
 _UNKNOWN_XID = "xid-unknown"
 _RESET_REQUIRED = 16
 _SAME_SECONDS = 10.0
-"""Two routes report one event by their own clocks and at their own times."""
+"""Reports within this time are one event: two routes have different clocks and sampling times."""
 _MAX_KEPT = 32
 
 _BY_EVENT = {
@@ -231,7 +231,7 @@ _BY_EVENT = {
     "dram_retirement_failed": ("xid-64", "a row of memory could not be replaced"),
     "gpu_unavailable": ("gpu-lost", "the GPU is no longer available"),
 }
-"""The other events (contained poison, a replaced row) come with an Xid."""
+"""The other events (contained poison, a replaced row) are reported by an Xid too."""
 
 
 class _Claim(NamedTuple):
@@ -241,7 +241,7 @@ class _Claim(NamedTuple):
     at: float
     witness: str
     key: float | None
-    """Distinguishes two claims of one witness: the time that it reported."""
+    """The time that the witness reported; distinguishes two of its claims."""
 
 
 class GpuFaults:
@@ -271,7 +271,7 @@ class GpuFaults:
         before = self._before.get(gpu.uuid, gpu)
         for xid, seen_at in record.xids:
             if xid == RECOVERY and before.recovery_action is not None:
-                continue  # the field changes too, and is more precise
+                continue  # the field `recovery_action` changes too, and is more precise
             id = self._xids.get(xid, _UNKNOWN_XID)
             moment = at if seen_at is None else seen_at
             text = f"{kernel_text(gpu, xid)}, reported by NVML"
@@ -310,7 +310,7 @@ class GpuFaults:
 
 
 def _is_new(claim: _Claim, known: Iterable[_Claim]) -> bool:
-    """Return whether neither this witness nor another one at about that time reported it."""
+    """Return whether neither this witness, nor another one at about that time, reported it."""
     for each in known:
         if each.id == _UNKNOWN_XID and each.text != claim.text:
             continue

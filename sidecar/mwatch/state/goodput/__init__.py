@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""The goodput ledger: every second of wall time booked into one category."""
+"""The goodput ledger, which books every second of wall time into one category."""

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""Book wall time into categories, at each change of the job; the time is always an argument.
+"""Book wall time into categories at each change of the job; the time is always an argument.
 
-Time in the training loop is booked when a line explains it, everything else when its phase ends.
-Work on an iteration that was never finished is not visible and counts as lost.
+Time in the training loop is booked when an iteration line accounts for it, all other time when its
+phase ends. Work on an iteration that was never finished is not visible and counts as lost.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _book_between(ledger: GoodputLedger, at: float) -> None:
 
 
 def phase_changed(job: Job, at: float, before: JobPhase) -> None:
-    """`job.attempt.phase` is the new phase, from `at` on."""
+    """Book the time of the phase `before`; `job.attempt.phase` is the new one, from `at` on."""
     ledger = job.ledger
     if ledger.started_at is None or ledger.is_closed:
         return
@@ -167,8 +167,11 @@ def _book_head(ledger: GoodputLedger) -> None:
 
 
 def _leave_first_steps(job: Job, at: float, before: JobPhase) -> None:
-    """A save of iteration 40 before any line: 40 steps were done since the first step began, and
-    their length will be known later."""
+    """Keep steps to be judged later if a save names its iteration before any line was printed.
+
+    A save of iteration 40 shows that 40 steps were done since the first step began. Their duration
+    is known only later.
+    """
     attempt, ledger = job.attempt, job.ledger
     if before is not JobPhase.FIRST_STEP or attempt.save is None or attempt.steps:
         return
@@ -204,7 +207,7 @@ def _book_tail(job: Job, at: float) -> Tail:
     ledger.book(tail.parts, at)
     pace = ledger.pace
     if pace.is_bad:
-        pass  # no step of it counts
+        pass  # bad steps do not count as progress
     elif usual_step(job) is None and not job.sees(Source.PROBE) and job.attempt.steps:
         pace.unknown_reach = UnknownReach(tail.reported, tail.worked_seconds)
     else:
@@ -215,7 +218,7 @@ def _book_tail(job: Job, at: float) -> Tail:
 
 
 def _leave_to_late_lines(ledger: GoodputLedger, parts: Parts) -> None:
-    """Keep lost time as spare: nothing stood still if the log was only late."""
+    """Keep lost time as spare: it was training if the log was only late."""
     for spent in RECLAIMED:
         add(ledger.pace.spare, spent, parts.get(spent, 0.0))
 
@@ -231,7 +234,7 @@ def _close(job: Job, at: float) -> None:
 
 
 def _judge_by_few(job: Job) -> None:
-    """Judge open steps by the few lines there are: no more will come, or none for long."""
+    """Judge open steps by the few lines so far: no more are expected, or none for a long time."""
     pace = job.ledger.pace
     usual = job.calibration.usual_step()
     is_guess = usual is None

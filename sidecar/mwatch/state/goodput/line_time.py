@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the time between two iteration lines was.
+"""Classify the time between two iteration lines.
 
-Megatron stops its interval timer for saves and evaluations, so a line has the time of its steps;
-the phases in between explain the rest. Releases before mid-2024 and some forks do not stop it; then
-the usual step shows that a save is included. The first line of an attempt includes the slow first
-step, which is booked as one thing until the usual step is known.
+Megatron stops its interval timer for saves and evaluations, so a line reports the time of its
+steps; the phases in between account for the rest. Releases before mid-2024 and some forks do not
+stop the timer; a comparison with the usual step then shows that a save is included. The first line
+of an attempt includes the slow first step, which is not split until the usual step is known.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from mwatch.state.goodput.step_time import (
     usual_step,
 )
 
-_HALF_BEAT = 0.5  # the probe sees the end of a step by so much too late, on average
+_HALF_BEAT = 0.5  # mean delay with which the probe observes the end of a step
 
 
 class _Booked(NamedTuple):
@@ -54,7 +54,7 @@ class _Booked(NamedTuple):
 def book_first_line(job: Job, step: Step, at: float) -> None:
     ledger, resumed_from = job.ledger, job.attempt.resumed_from
     if resumed_from is not None and 0 < step.iteration - resumed_from < step.new:
-        step = step._replace(new=step.iteration - resumed_from)  # its pod knew of no resume
+        step = step._replace(new=step.iteration - resumed_from)  # its pod did not know the resume
     step = step._replace(new=step.new + _lost(job, step))
     pace, span = ledger.pace, at - ledger.booked_at
     parts, _ = spans_within(ledger.open, ledger.booked_at, at)
@@ -78,7 +78,7 @@ def book_first_line(job: Job, step: Step, at: float) -> None:
 
 
 def _lost(job: Job, step: Step) -> int:
-    """Iterations before those that the line covers: the first lines were lost."""
+    """Return the iterations before those that the line covers, whose lines were lost."""
     attempt = job.attempt
     if attempt.resumed_from is None and attempt.load != "random":
         return 0
@@ -86,7 +86,7 @@ def _lost(job: Job, step: Step) -> int:
 
 
 def _after_probe(pace: StepPace, parts: Parts, step: Step, room: float, printed: float) -> _Booked:
-    """The probe saw the first step end; the line includes it."""
+    """Book a first line after the probe has observed the end of the first step, which it covers."""
     shares, size = shares_of(pace, step, step.new), step.batch_size
     others, known = step.new - 1, pace.first_step_seconds
     seconds = max(0.0, min(room, printed - known + _HALF_BEAT)) if others else 0.0
@@ -113,13 +113,13 @@ def _alone(pace: StepPace, parts: Parts, step: Step, seconds: float) -> _Booked:
 
 MAX_OWED = 60.0
 JITTER = 2.0  # stamps are cut to seconds; a reader looks about once a second
-_EDGES = 0.2  # of a save or an evaluation may have gone unseen
+_EDGES = 0.2  # share of a save or an evaluation that may not have been observed
 RECLAIMED = (
     Spent.IDLE, Spent.WAITING_TO_ACT, Spent.DETECTING, Spent.HANG_UNDETECTED, Spent.FIRST_STEP,
     Spent.EVALUATING, Spent.SAVING,
 )  # fmt: skip
 _ASIDE = (Spent.SAVING, Spent.EVALUATING)
-_COUNTED_IN = 0.1  # above the usual by this share, with a save inside: the timer ran on
+_COUNTED_IN = 0.1  # a line with a save that is above the usual by this share includes the save
 
 
 def book_line(job: Job, step: Step, at: float) -> None:
@@ -137,14 +137,14 @@ def book_line(job: Job, step: Step, at: float) -> None:
 
 
 def _reach(pace: StepPace, step: Step) -> None:
-    """Iterations repeated after bad steps count as done for the first time."""
+    """Record how far sound steps got: iterations repeated after bad steps count as new."""
     pace.is_bad = bad_share(pace, step, step.new) >= 1
     if not pace.is_bad:
         pace.furthest = max(pace.furthest, step.iteration)
 
 
 def book_late_line(job: Job, step: Step) -> None:
-    """Book a line of an ended attempt: what looked like a stall at its end was steps."""
+    """Book a late line of an ended attempt: its steps may explain an apparent stall at the end."""
     lines, ledger = job.attempt.steps, job.ledger
     own = own_seconds(step, lines[-2] if len(lines) > 1 else None)
     if own is None or len(lines) < 2 or step.iteration - step.new < ledger.pace.redone_until:
@@ -156,8 +156,7 @@ def book_late_line(job: Job, step: Step) -> None:
 
 
 def book_usual_line(job: Job, step: Step, at: float) -> bool:
-    """Book a line with only new steps at usual speed since the line before, as most are; False if
-    this line is not one."""
+    """Book a line if it has only new steps at usual speed, as most lines do; False: it has not."""
     ledger = job.ledger
     opened, pace, usual = ledger.open, ledger.pace, job.calibration.best_step
     if usual is None or step.seconds is None or step.covers != step.new or pace.slow_lines:
@@ -210,8 +209,10 @@ class LineTimes(NamedTuple):
 
 
 def book_lines(job: Job, rows: LineTimes, begin: int, end: int) -> tuple[int, bool]:
-    """Book lines with one usual step; return how many, and whether the last of them is left to the
-    ledger."""
+    """Book lines by one usual step.
+
+    Return how many were handled, and whether the last of them is left to `ledger.step_reported`.
+    """
     end = min(end, len(rows.ats))
     if _book_even_lines(job, rows, begin, end):
         return end - begin, False
@@ -244,8 +245,11 @@ def book_lines(job: Job, rows: LineTimes, begin: int, end: int) -> tuple[int, bo
 
 
 def _book_even_lines(job: Job, rows: LineTimes, begin: int, end: int) -> bool:
-    """Book lines of which none is slow or far from its time; False, and nothing is booked, if one
-    is. The sums are those of `book_lines`, in its order."""
+    """Book lines of which none is slow or far from its expected time.
+
+    False: one is, and nothing was booked. The sums have the order of `book_lines`, so they are
+    equal to the last bit.
+    """
     books, pace = job.ledger, job.ledger.pace
     usual, till, owed = job.calibration.best_step or 0.0, books.booked_at, pace.owed
     ats, seconds, printed = rows.ats[begin:end], rows.seconds[begin:end], rows.printed[begin:end]
@@ -268,7 +272,7 @@ def _book_even_lines(job: Job, rows: LineTimes, begin: int, end: int) -> bool:
 
 
 def is_fitting(pace: StepPace, printed: float, room: float, owed: float) -> bool:
-    """Whether a line is usual though its steps do not fill the time since the line before."""
+    """Whether a line is usual although its steps do not match the time since the line before."""
     if owed <= -JITTER:
         return False
     if (pace.spare or owed >= MAX_OWED) and printed > room + JITTER:
@@ -328,8 +332,11 @@ def _next_line(job: Job, step: Step, at: float, own: float | None) -> float:
 
 
 def _may_reclaim(pace: StepPace, parts: Parts) -> None:
-    """A save that seems to have taken all the time may have ended long before: the log with its end
-    was late, as are the lines after it."""
+    """Keep the time of saves and evaluations as spare, which late lines may reclaim.
+
+    A save that seems to have taken all the time may have ended long before, if the log that
+    contains its end was late, as are the lines after it.
+    """
     for spent in _ASIDE:
         if spent in pace.spare:
             del pace.spare[spent]
@@ -338,7 +345,7 @@ def _may_reclaim(pace: StepPace, parts: Parts) -> None:
 
 
 def _reclaim(ledger: GoodputLedger) -> None:
-    """Delayed lines arrive all at once: the unexplained time was their steps."""
+    """Reclassify spare time as steps: delayed lines that arrive together account for it."""
     pace = ledger.pace
     for spent in [each for each in RECLAIMED if each in pace.spare]:
         seconds = min(pace.owed, pace.spare[spent])
@@ -348,22 +355,27 @@ def _reclaim(ledger: GoodputLedger) -> None:
 
 
 def _unprinted(job: Job) -> int:
-    """Iterations between the last two lines that neither covers: a line was lost, or they were
-    skipped and took no time."""
+    """Return the iterations between the last two lines that neither covers.
+
+    Their line was lost, or they were skipped and took no time.
+    """
     before, step = job.attempt.steps[-2], job.attempt.steps[-1]
     return max(0, step.iteration - before.iteration - step.new)
 
 
 def _carry_over(ledger: GoodputLedger, known: Parts, parts: Parts, at: float) -> None:
-    """A save without room beside the steps may be after the line: clocks differ."""
+    """Move a save that does not fit beside the steps to after the line, since clocks differ."""
     for spent, seconds in known.items():
         if parts.get(spent, 0.0) < seconds / 2:
             ledger.open.spans.append(BookedSpan(spent, at + SAME_MOMENT, at + SAME_MOMENT))
 
 
 def _stretch(parts: Parts, span: float, printed: float, expected: float | None) -> Parts:
-    """Scale saves and evaluations, whose begin and end are observed late, to the time that the
-    exact timer of the steps leaves, unless that timer ran on."""
+    """Scale saves and evaluations to the time that the steps leave.
+
+    Their begin and end are observed late, while the timer of the steps is exact, unless it was not
+    stopped for them.
+    """
     known = sum(parts.values())
     room = span - known
     if printed > room:
@@ -377,7 +389,7 @@ def _stretch(parts: Parts, span: float, printed: float, expected: float | None) 
 
 
 def _ran_on(printed: float, room: float, expected: float) -> bool:
-    """Whether the steps took all of the time and more than expected: a save is included."""
+    """Whether the timer ran during a save: the steps took all of the time, and too much."""
     return printed > room - JITTER and _is_above(printed, expected)
 
 
@@ -386,7 +398,7 @@ def _is_above(printed: float, expected: float) -> bool:
 
 
 def _trained(job: Job, parts: Parts, untimed: set[Spent], room: float, printed: float) -> float:
-    """Seconds of `room` that were steps; the rest goes to `parts`."""
+    """Return the seconds of `room` that were steps; add the rest to `parts`."""
     pace = job.ledger.pace
     claim = printed + pace.owed
     trained = max(0.0, min(claim, room))
@@ -405,7 +417,7 @@ def _trained(job: Job, parts: Parts, untimed: set[Spent], room: float, printed: 
 
 
 def _unexplained(ledger: GoodputLedger, seconds: float) -> Parts:
-    """A stall since the last line that ended by itself, if one was detected."""
+    """Split unexplained time by the stall detected since the last line; if none was, it is idle."""
     stall, begin = ledger.open.stall, ledger.booked_at
     if stall is None:
         return {Spent.IDLE: seconds}
@@ -415,8 +427,10 @@ def _unexplained(ledger: GoodputLedger, seconds: float) -> Parts:
 def _add_trained(
     job: Job, parts: Parts, count: float, trained: float, printed: float, usual: float | None
 ) -> float:
-    """Add `count` steps to `parts`; return the seconds of good time that were slow by the printed
-    time. What had no room yet has its slow part in what is still owed."""
+    """Add `count` steps to `parts`; return the seconds of training that were slow.
+
+    These are by the printed time. Steps that had no room yet keep their slow part in `owed`.
+    """
     ledger, step = job.ledger, job.attempt.steps[-1]
     shares = shares_of(ledger.pace, step, count)
     above = printed - count * usual if usual else 0.0

@@ -3,8 +3,9 @@
 """The time of steps: shares of bad and repeated iterations, seconds per iteration, and how much was
 slow, a first step, or noise. Parts of time are never negative and add up to the whole.
 
-A step above the usual is slow if it lasts or is far above: single steps of real jobs vary. The
-first lines of a job come before its usual step is known, and are judged later.
+Time above the usual step is slow if it persists over several lines or is far above it: single steps
+of real jobs vary. The first lines of a job come before its usual step is known, and are judged
+later.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def fit(parts: Parts, span: float, rest: Spent) -> Parts:
 
 
 def spans_within(opened: Open, begin: float, end: float) -> tuple[Parts, set[Spent]]:
-    """Seconds of saves and evaluations between two times, and the kinds of unknown length."""
+    """Return the seconds of saves and evaluations within two times, and kinds of unknown length."""
     parts: Parts = {}
     untimed: set[Spent] = set()
     for spent, began, ended in opened.spans:
@@ -82,7 +83,7 @@ def seconds_aside(ledger: GoodputLedger, before: Step | None) -> float:
 
 
 def split_stall(stall: BookedStall, begin: float, end: float) -> Parts:
-    """Split a stall: not detected yet, detected, and decided on."""
+    """Split a stall into the time until detection, until the decision, and until the end."""
     detected = min(max(stall.detected_at, begin), end)
     decided = end if stall.decided_at is None else min(max(stall.decided_at, detected), end)
     parts: Parts = {}
@@ -93,7 +94,7 @@ def split_stall(stall: BookedStall, begin: float, end: float) -> Parts:
 
 
 def split_untimed(spents: Iterable[Spent], seconds: float, calibration: Calibration) -> Parts:
-    """Share seconds between saves and evaluations by their usual durations."""
+    """Divide seconds between saves and evaluations in proportion to their usual durations."""
     usual = {
         spent: calibration.durations[_SLOTS[spent]].median() if spent in _SLOTS else None
         for spent in sorted(spents)
@@ -105,7 +106,7 @@ def split_untimed(spents: Iterable[Spent], seconds: float, calibration: Calibrat
 
 
 def redone_share(pace: StepPace, last: float, iterations: float) -> float:
-    """Share of the `iterations` up to `last` that an earlier attempt had done."""
+    """Return the share of the `iterations` up to `last` that an earlier attempt had done."""
     if iterations <= 0:
         return 0.0
     again = pace.redone_until - (last - iterations)
@@ -113,15 +114,18 @@ def redone_share(pace: StepPace, last: float, iterations: float) -> float:
 
 
 def bad_share(pace: StepPace, step: Step, iterations: float) -> float:
-    """Share of the `iterations` up to the end of a line that trained nothing."""
+    """Return the share of the last `iterations` of a line that did not train the model."""
     if not all(map(math.isfinite, step.losses.values())) or _hides_nan(pace, step):
         return 1.0
     return min(step.skipped / iterations, 1.0) if step.skipped and iterations > 0 else 0.0
 
 
 def _hides_nan(pace: StepPace, step: Step) -> bool:
-    """Megatron prints no mean that is NaN; it also leaves out a mean below zero, but then the
-    gradients are finite."""
+    """Whether a missing loss means NaN.
+
+    Megatron prints no mean that is NaN. It also leaves out a mean below zero, but then the
+    gradients are finite.
+    """
     if pace.loss_name is None or pace.loss_name in step.losses:
         return False
     is_skipped = step.covers <= step.skipped_printed
@@ -137,8 +141,11 @@ def shares_of(pace: StepPace, step: Step, iterations: float) -> StepShares:
 def own_seconds(
     step: Step, before: Step | None, *, is_second: bool = False, aside: float = 0.0
 ) -> float | None:
-    """Seconds of one of the `new` iterations. Since core_v0.16 the mean of a process's second line
-    includes its slow first iteration again. `aside`: known seconds of saves and evaluations."""
+    """Return the seconds of one of the `new` iterations; None: not printed.
+
+    Since core_v0.16 the mean of a process's second line includes its slow first iteration again.
+    `aside`: known seconds of saves and evaluations.
+    """
     printed = step.seconds
     if printed is None or not 0 < printed < math.inf or step.new < 1:
         return None
@@ -148,8 +155,8 @@ def own_seconds(
     if again > 0 and before.is_first_of_process:
         return _without(step, printed * step.covers, before.seconds * again) or printed
     if is_second:
-        # Without a resume in the log, the first line does not look like one; the clock shows
-        # whether the second line includes it.
+        # Without a resume in the log, the first line is not recognised as such; the time between
+        # the lines shows whether the second one includes it.
         gap = step.at - before.at - aside
         rest = _without(step, printed * (step.new + 1), before.seconds)
         if rest and abs(rest * step.new - gap) < abs(printed * step.new - gap) / 2:
@@ -162,14 +169,14 @@ def _without(step: Step, all_of_it: float, counted_again: float) -> float | None
     return rest if rest > 0 else None
 
 
-FIRST_STEP_FACTOR = 10.0  # that a first step takes, of a job that has shown no other yet
+FIRST_STEP_FACTOR = 10.0  # assumed length of a first step in steps, until another was observed
 _MOST_ABOVE = 10.0
 _FEW_LINES = 3
 _MAX_UNJUDGED = 16
 _SLOW_LINES = 3
 _SLOW_ITERATIONS = 8
 _NOISE = 0.1
-SURELY_CHANCE = 1 + _NOISE / 2  # Times the usual: not even the edge of a slow time
+SURELY_CHANCE = 1 + _NOISE / 2  # times the usual step; up to here a line is not even slow in part
 _SIGMAS = 4.0
 _GROSS_SECONDS = 5.0
 _LEAST_TAIL_STEPS = 2.5
@@ -178,7 +185,7 @@ _TAIL_SIGMAS = 20.0
 
 
 def usual_step(job: Job) -> float | None:
-    """None: too few lines to distinguish a usual step from a stall."""
+    """Return the seconds of a usual step; None: too few lines to distinguish it from a stall."""
     known = job.calibration
     has_some = known.best_step is not None or len(known.recent) >= _FEW_LINES
     return known.usual_step() if has_some else None
@@ -190,8 +197,10 @@ def leave_unjudged(pace: StepPace, steps: Unjudged) -> None:
 
 
 def judge(job: Job, usual: float, *, is_guess: bool = False) -> None:
-    """Reclassify the time that earlier lines took above the usual step, which is known now; undo
-    earlier guesses."""
+    """Reclassify the time that earlier lines took above the usual step, which is known now.
+
+    Earlier guesses are undone.
+    """
     ledger, pace = job.ledger, job.ledger.pace
     if pace.guess is not None:
         for source, target, seconds in reversed(pace.guess.moved):
@@ -223,7 +232,7 @@ def _moves(job: Job, each: Unjudged, usual: float) -> Iterator[tuple[Spent, Spen
 
 
 def _judge_reach(job: Job, usual: float) -> None:
-    """Count as recomputed what an attempt had done that ended before its pace was known."""
+    """Reclassify as recomputed the steps of an attempt that ended before its pace was known."""
     pace, lines = job.ledger.pace, job.attempt.steps
     before, pace.unknown_reach = pace.unknown_reach, None
     if before is None:
@@ -240,7 +249,7 @@ def _judge_reach(job: Job, usual: float) -> None:
 
 
 def pace_by_save(job: Job) -> float | None:
-    """Seconds of a step, by a save after the last line that names its iteration."""
+    """Return the seconds of a step, by the one save after the last line that has an iteration."""
     attempt, opened = job.attempt, job.ledger.open
     if not attempt.steps or attempt.evaluations != opened.evaluations:
         return None
@@ -255,8 +264,10 @@ def pace_by_save(job: Job) -> float | None:
 
 
 def guess_by_first_line(job: Job) -> float | None:
-    """Seconds of a step from a single line that includes the first step: a first step takes as
-    long as ten others, but seconds, not minutes."""
+    """Estimate the seconds of a step from a single line that includes the first step.
+
+    A first step is assumed to take as long as ten others, but at most seconds, not minutes, longer.
+    """
     attempt, waiting = job.attempt, job.ledger.pace.unjudged
     if len(attempt.steps) != 1 or len(waiting) != 1 or waiting[0].iterations < 2:
         return None
@@ -265,8 +276,11 @@ def guess_by_first_line(job: Job) -> float | None:
 
 
 def slow_part(job: Job, iterations: float, above: float, usual: float) -> float:
-    """Seconds above the usual that were slow. The first slow lines are known to be slow only after
-    a few more, and the lines at both ends of a slow time are slow in part."""
+    """Return the seconds above the usual that were slow.
+
+    The first slow lines are known to be slow only after a few more, and the lines at both ends of a
+    slow period are slow in part.
+    """
     pace, steps, chance = job.ledger.pace, iterations * usual, noise(job, iterations, usual)
     if above <= max(steps * (job.ledger.slow_ratio - 1), chance):
         edge = above if above > chance / 2 else 0.0
@@ -284,12 +298,12 @@ def slow_part(job: Job, iterations: float, above: float, usual: float) -> float:
 
 
 def noise(job: Job, iterations: float, usual: float) -> float:
-    """Seconds above the usual that may be chance."""
+    """Return the seconds above the usual that may be chance."""
     return iterations * max(_NOISE * usual, _SIGMAS * job.calibration.best_spread)
 
 
 def is_gross(job: Job, above: float, usual: float) -> bool:
-    """Whether it is more than the heavy tail of a noisy job: something stood still."""
+    """Whether the excess is larger than the heavy tail of a noisy job, so the job was stalled."""
     tail = _TAIL_SIGMAS * job.calibration.best_spread
     tail = min(max(tail, _LEAST_TAIL_STEPS * usual), _MOST_TAIL_STEPS * usual)
     return above > max(_GROSS_SECONDS, tail)

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The mwatch authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the time after the last line was: at the end of an attempt, or now.
+"""Classify the time after the last line: at the end of an attempt, or now.
 
 With the probe the time of the last finished iteration is known. The log alone shows only that the
-next line did not come: an attempt that ended before the line was due worked until its end; one
-that was silent for longer stopped at some time before, and half of the way is the best guess.
+next line did not come. An attempt that ended before the line was due is assumed to have worked
+until its end; one that was silent for longer stopped at some point since the last line, and half of
+the usual gap is the best estimate.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from mwatch.state.goodput.step_time import (
     usual_step,
 )
 
-_LATE = 1.3  # times the usual gap, and a little: a line may be late without a stall
+_LATE = 1.3  # a line may be late by this factor, plus `_GRACE_SECONDS`, without a stall
 _GRACE_SECONDS = 2.0
 _AFTER_STEPS = frozenset({Spent.IDLE, Spent.RESTARTING})
 PHASES = {
@@ -49,12 +50,14 @@ class Tail(NamedTuple):
     reported: float  # the last iteration of a line
     reached: float  # the last iteration that was done, by estimate; 0: unknown
     worked_seconds: float
-    unobserved_seconds: float  # likely worked after `at`, between the last line and the end
+    unobserved_seconds: float  # work that is likely after `at`, up to the unobserved end
 
 
 def read_tail(job: Job, at: float, *, goes_on: bool = False) -> Tail:
-    """Split the time from `booked_at` to `at` without a change. `goes_on`: the attempt has not
-    ended, and a step that is under way and not late is training."""
+    """Split the time from `booked_at` to `at`; changes nothing.
+
+    `goes_on`: the attempt has not ended, so a step that is under way and not late is training.
+    """
     ledger, opened = job.ledger, job.ledger.open
     begin = ledger.booked_at
     parts: Parts = {}
@@ -112,7 +115,7 @@ def _is_on_time(job: Job, rest: float, at: float) -> bool:
 
 
 def _slow_share(job: Job) -> float:
-    """Share of steps that was slow, as at the last line."""
+    """Return the share of steps that was slow at the last line."""
     pace, usual = job.ledger.pace, usual_step(job)
     if usual is None or not pace.newest_seconds or not pace.is_slow:
         return 0.0
@@ -120,7 +123,7 @@ def _slow_share(job: Job) -> float:
 
 
 def _finished(job: Job) -> float:
-    """Iterations after the last line that a probe, a save or the end shows as done."""
+    """Return how many iterations after the last line are known from a probe, a save or the end."""
     attempt, total = job.attempt, job.layout.total_iterations
     if not attempt.steps:
         return 0.0
@@ -138,8 +141,10 @@ def _finished(job: Job) -> float:
 
 
 def _take_from(parts: Parts, seconds: float) -> float:
-    """Shorten saves and evaluations that look too long: clocks differ, and an evaluation without an
-    observed begin seems to begin at the line before."""
+    """Shorten saves and evaluations that look too long; return the seconds taken.
+
+    Clocks differ, and an evaluation without an observed begin seems to begin at the previous line.
+    """
     total = sum(parts.values())
     taken = min(max(seconds, 0.0), total)
     for spent in parts:
@@ -148,7 +153,7 @@ def _take_from(parts: Parts, seconds: float) -> float:
 
 
 def spent_in(job: Job, phase: JobPhase) -> Spent | None:
-    """None: lines say more than the phase."""
+    """Return the category of a phase; None: its time is classified by lines."""
     if phase is JobPhase.STOPPING:
         return Spent.IDLE if job.attempt.is_done else Spent.RESTARTING
     return PHASES.get(phase)
@@ -176,7 +181,7 @@ def _gap(ledger: GoodputLedger) -> float | None:
 
 
 def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
-    """Seconds of steps. `is_cut`: a phase that only follows finished steps has begun."""
+    """Return the seconds of steps. `is_cut`: a phase that follows finished steps has begun."""
     ledger, attempt = job.ledger, job.attempt
     total = job.layout.total_iterations
     if total is not None and _reported(attempt) >= total:
@@ -188,9 +193,9 @@ def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
         step = ledger.pace.step_seconds
         if step is None or not attempt.steps:
             return worked
-        if len(attempt.steps) == 1 and usual_step(job) is None:  # its pace is only a guess
+        if len(attempt.steps) == 1 and usual_step(job) is None:  # the pace is only a guess
             return worked if _finished(job) else 0.0
-        return min(worked, _finished(job) * step)  # its clock may be ahead of the line's
+        return min(worked, _finished(job) * step)  # the probe's clock may be ahead of the log's
     gap = _gap(ledger)
     if gap is None:
         return 0.0 if ledger.open.stall is not None else rest
@@ -204,15 +209,18 @@ def _trained(job: Job, rest: float, at: float, *, is_cut: bool) -> float:
 
 
 def _marked_at(opened: Open) -> float | None:
-    """When the last save or evaluation since the line ended; None: none did, or unknown."""
+    """Return when the last save or evaluation since the line ended; None: none did, or unknown."""
     ends = [span.end for span in opened.spans
             if span.spent not in _AFTER_STEPS and span.end - span.begin > SAME_MOMENT]  # fmt: skip
     return max(ends, default=None)
 
 
 def _since_a_mark(job: Job, at: float) -> float:
-    """Seconds of steps since the last line: a save or a result names the iterations before it, and
-    after it there were fewer steps than a line needs."""
+    """Return the seconds of steps since the last line, if a save or an evaluation followed it.
+
+    The save or the result names the iterations before it; after it there were fewer steps than a
+    line needs.
+    """
     pace, known, step = job.ledger.pace, _finished(job), job.ledger.pace.step_seconds or 0.0
     since = _died_at(job, at) - (_marked_at(job.ledger.open) or at)
     left = max(0.0, (pace.interval or 1) - 1 - known) * step
@@ -220,7 +228,7 @@ def _since_a_mark(job: Job, at: float) -> float:
 
 
 def _most_unprinted(job: Job) -> float:
-    """Seconds of steps that may be done without a line."""
+    """Return the most seconds of steps that may be done without a line."""
     attempt, pace = job.attempt, job.ledger.pace
     if pace.step_seconds is None or not attempt.steps:
         return math.inf
@@ -230,8 +238,10 @@ def _most_unprinted(job: Job) -> float:
 
 
 def _ends_with_save(job: Job) -> bool:
-    """Whether the attempt did no step after its save, which names the last iteration; the rest
-    before it is an evaluation of which only the end is known."""
+    """Whether the attempt made no step after its save, which names the last iteration.
+
+    The remaining time before the save is an evaluation of which only the end is known.
+    """
     opened, step = job.ledger.open, job.ledger.pace.step_seconds or 0.0
     if job.attempt.evaluations == opened.evaluations:
         return False
@@ -243,20 +253,22 @@ def _ends_with_save(job: Job) -> bool:
 
 
 def _last_step_at(job: Job) -> float:
-    """By the probe; a phase that has just ended is work of all ranks too."""
+    """Return when the last step or phase ended, by the probe: a phase is work of all ranks too."""
     known = [rank.progressed_at for rank in job.attempt.ranks.values() if rank.iteration]
     return max([*known, job.ledger.booked_at, job.ledger.open.phase_began])
 
 
 def _whole_steps(ledger: GoodputLedger, seconds: float) -> float:
-    """A step that was not finished is lost."""
+    """Round down to whole steps: a step that was not finished is lost."""
     step = ledger.pace.step_seconds
     return seconds // step * step if step else seconds
 
 
 def _died_at(job: Job, at: float) -> float:
-    """When the first error since the last line was printed, else `at`. An error without a stamp
-    has the time of the line before it, and is ignored."""
+    """Return when the first error since the last line was printed, else `at`.
+
+    An error without a timestamp has the time of the line before it, and is ignored.
+    """
     attempt, begin = job.attempt, job.ledger.booked_at
     errors = [seen.at for seen in attempt.errors] + [seen.at for seen in attempt.faults]
     return min((each for each in errors if begin < each <= at), default=at)
@@ -292,7 +304,7 @@ def _add_lost(
 
 
 def _unobserved(job: Job, rest: float) -> float:
-    """Seconds likely worked after the last line: on average half of the way to the next one."""
+    """Return the likely seconds of work after the last line: half of the usual gap, on average."""
     attempt, gap = job.attempt, _gap(job.ledger)
     is_quiet = rest < SAME_MOMENT and job.ledger.open.phase is JobPhase.TRAINING
     if not is_quiet or gap is None or usual_step(job) is None or job.sees(Source.PROBE):
