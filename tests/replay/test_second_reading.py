@@ -12,6 +12,7 @@ from mwatch.cli.render.report import render_diagnosis
 from mwatch.model.cause import Cause
 from mwatch.model.decision import Action
 from mwatch.replay.replay import ReplayRequest, replay
+from mwatch.report.html.page import render as render_report
 from mwatch.report.run_report import RunReport
 from public.judge import Case, read_cases
 
@@ -47,6 +48,13 @@ def test_a_cause_that_no_rule_finds_is_named_with_the_line_that_speaks_for_it(
     assert lead is not None and lead.is_guess
     assert lead.evidence[0].text in case("felicia-openrlhf-engines-idle-silence").text
     assert "resembles others with this cause" in report.verdict.summary
+
+
+def test_what_the_second_reading_finds_is_an_incident(tmp_path: Path) -> None:
+    report = read(tmp_path, f"{STEP.format(1, 9)}\n{case('felicia-driver-xid-149-netir').text}")
+    assert report.verdict.cause is Cause.HARDWARE
+    assert [each.cause for each in report.incidents] == [Cause.HARDWARE]
+    assert "nothing went wrong" not in render_report(report)
 
 
 def test_a_cause_that_only_words_show_gives_way_to_a_better_one(tmp_path: Path) -> None:

@@ -73,6 +73,9 @@ def conclude(recording: Recording, player: Player, *, is_up: bool, now: float) -
             recording.line_counts,
             has_worked=player.log_end.has_worked,
         )
+    lead = concluded.decision.finding
+    if lead is not None and player.at is not None and not player.engine.incidents:
+        player.engine.evaluate(player.at, (lead,))  # found by the second reading
     for incident in player.engine.incidents:
         recorder.incident(incident)
     report = recorder.report(is_over=True, concluded=concluded)

@@ -117,9 +117,9 @@ def reconsidered(
     others = tuple(each for each in concluded.findings if each.detector != LOG_END)
     if weighed.cause in WELL:
         trouble, goes_on = last_trouble(texts)
-        shown = evidence.text[:_QUOTED]
+        shown = _quoted(evidence.text)
         if weighed.cause is Cause.HEALTHY and trouble is not None and goes_on:
-            shown = f"steps follow its last suspicious line ({texts[trouble][:_QUOTED]})"
+            shown = f"steps follow its last suspicious line ({_quoted(texts[trouble])})"
         return _well(weighed, shown, concluded, others)
     finding = _finding(weighed, evidence, concluded)
     advised = advise(
@@ -246,7 +246,7 @@ def _no_action(
 
 def _finding(weighed: Weighed, evidence: Evidence, concluded: RunConclusion) -> Finding:
     lead = concluded.decision.finding
-    summary = f"The log resembles others with this cause: {evidence.text[:_QUOTED]}"
+    summary = f"The log resembles others with this cause: {_quoted(evidence.text)}"
     if lead is not None:
         summary += f" (the rules alone: {concluded.verdict.cause}, {lead.summary.rstrip('. ')})"
     return Finding(
@@ -260,6 +260,10 @@ def _finding(weighed: Weighed, evidence: Evidence, concluded: RunConclusion) -> 
         is_guess=True,
         fingerprint=f"{weighed.cause}{_LIKENESS}",
     )
+
+
+def _quoted(text: str) -> str:
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
 
 
 def _confidence(weighed: Weighed) -> float:

@@ -35,6 +35,8 @@ _FEW = 3
 """At this many excerpts per detector or fewer, the page is being shortened."""
 _OPEN = 6
 """With at most this many incidents, their evidence is shown unfolded."""
+_CALM = '<p class="calm">None.</p>'
+_NONE_RECORDED = '<p class="dim">None recorded; the verdict is based on the text of the log.</p>'
 _HEAD = (
     "#", "What", "Since", "Detected after", "Culprit", "Action", "Resumed from", "Lost",
     "Recovered after",
@@ -44,7 +46,8 @@ _HEAD = (
 def incidents(report: RunReport, detail: Detail) -> str:
     numbered = list(enumerate(report.incidents, 1))
     if not numbered:
-        return '<section id="incidents"><h2>Incidents</h2><p class="calm">None.</p></section>'
+        none = _CALM if report.exit_code == 0 else _NONE_RECORDED
+        return f'<section id="incidents"><h2>Incidents</h2>{none}</section>'
     head = "".join(f'<th scope="col">{each}</th>' for each in _HEAD)
     rows = "".join(_row(report, number, each, detail) for number, each in numbered)
     cards = "".join(_card(report, number, each, detail) for number, each in numbered)

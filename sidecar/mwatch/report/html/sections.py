@@ -123,8 +123,9 @@ def _figures(report: RunReport) -> Iterator[tuple[str, str, str]]:
     total = "" if report.total_iterations is None else f"of {count(report.total_iterations)}"
     yield "Iteration", count(report.iteration), total
     done = sum(each.recovered_at is not None for each in report.incidents)
-    good = f"{done} recovered from" if done else "" if report.incidents else "nothing went wrong"
-    yield "Incidents", count(len(report.incidents)), good
+    is_good = not report.incidents and report.exit_code == 0
+    text = f"{done} recovered from" if done else "nothing went wrong" if is_good else ""
+    yield "Incidents", count(len(report.incidents)), text
     waits = [
         each.detected_at - each.since_at
         for each in report.incidents
