@@ -45,6 +45,8 @@ def test_a_load_below_the_end_of_the_run_is_a_new_process() -> None:
         story = Story().says(WORLD).trains(1, 2, 3).says(exiting).wait(60).says(again)
         assert numbers(story) == [1, 2]
     assert numbers(Story().says(WORLD).trains(1, 2, 3).wait(60).says(loading(3))) == [1]
+    wrapped = Story().sees(AttemptStart(1, None, 2)).says(WORLD).trains(1, 2, 3).says(exiting)
+    assert numbers(wrapped.says(loading(3))) == [1], "the wrapper reports a new process"
     early = Story().says(WORLD, "exiting program at iteration 0", loading(3))
     assert numbers(early) == [1], "it has not trained yet"
 

@@ -223,7 +223,7 @@ def _look_back(job: Job, since: float, until: float) -> None:
 def fold_marker(job: Job, stream: Stream, at: float, mark: Phase) -> None:
     if mark.name == "starting" and mark.edge == "begin":
         _printed_start(job, stream, at, "banner")
-    elif mark.name == "first-step" and _has_left(job.attempt):
+    elif mark.name == "first-step" and _has_left(job.attempt, stream):
         _printed_start(job, stream, at, mark.name)
     if not attempts.is_current(job, stream, at):
         return
@@ -262,17 +262,19 @@ def _is_far_from_the_end(job: Job) -> bool:
 
 
 def fold_checkpoint(job: Job, stream: Stream, at: float, line: Checkpoint) -> None:
-    if line.op == "load" and line.edge == "begin" and _has_left(job.attempt):
+    if line.op == "load" and line.edge == "begin" and _has_left(job.attempt, stream):
         _printed_start(job, stream, at, line.op)
     checkpoints.fold(job, stream, at, line)
 
 
-def _has_left(attempt: Attempt) -> bool:
+def _has_left(attempt: Attempt, stream: Stream) -> bool:
     """Whether the attempt has trained and then printed its end, or a fault with no step after it.
 
     A load or a first step in the log after that is from a new process, whose first lines may be
-    missing.
+    missing. If there is a wrapper, it reports and numbers each new process, so the log is not used.
     """
+    if stream.has_wrapper or attempt.is_numbered:
+        return False
     is_over = attempt.exit is not None or attempt.ended_at is not None
     newest: list[FaultSeen | ErrorSeen] = [*attempt.faults[-1:], *attempt.errors[-1:]]
     has_failed = any(seen.at >= attempt.progress_at for seen in newest)
