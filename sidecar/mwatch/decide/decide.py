@@ -211,19 +211,18 @@ def advise(
     rule = rule_of(finding)
     case = _Case(job, finding, findings, DecisionRecord(), settings, rule, (), _UNPROVEN)
     is_spike = finding.cause is Cause.LOSS_SPIKE
-    is_lasting = finding.detector != LOG_END or finding.severity is Severity.CRITICAL
     entry = job.catalogue.get(finding.fault or "")
     never_fits = finding.cause is Cause.UNSCHEDULABLE and entry and entry.fails_again
     gets_worse = finding.cause is Cause.SLOW and finding.comes_again
     is_for_a_person = finding.cause in _FOR_A_PERSON or never_fits or gets_worse
     if preferred is Action.RESTART:
         advised = _restart(case)
-    elif preferred is Action.STOP or is_for_a_person or (is_spike and is_lasting):
+    elif preferred is Action.STOP or is_for_a_person or is_spike:
         advised = _stop(case, _NO_FIX)
     elif finding.cause is Cause.DRAINED:
         advised = _restart(case)
-    elif rule.action is Action.NONE or is_spike:
-        return None  # a spike that only a message of the trainer reports may be over already
+    elif rule.action is Action.NONE:
+        return None
     elif not has_worked and _stood_from_the_start(case):
         advised = _stop(case, _NEVER_WORKED)
     else:
